@@ -1,8 +1,9 @@
-"""unit/ needs nothing, contract/ the embedded server, process/ real processes, live/ an account; perf/ measures."""
+"""unit/ needs no server, contract/ the embedded server, process/ real processes, live/ an account; perf/ has
+benchmarks."""
 
 from pathlib import Path
 
-# Scenarios with a load of their own. Experiments are other files, and a replay has neither warm-up nor duration.
+# Scenarios with a load section. Experiments are other files, and a replay has neither warm-up nor duration.
 SCENARIO_EXAMPLES = [
     path
     for path in sorted((Path(__file__).resolve().parent.parent / "examples").rglob("*.yaml"))

@@ -1,4 +1,4 @@
-"""Many cases in one test: each test of its own would cost more than what it checks."""
+"""Many cases in one test: a separate test for each case would cost more than the check itself."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ NAMED_BY_MAX = 500  # characters
 
 
 def in_one_test(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Test], Test]:
-    """As pytest.mark.parametrize, but one test runs all cases with the same fixtures, and names every case that fails.
+    """Like pytest.mark.parametrize, but one test runs all cases with the same fixtures, and names every case that
+    fails.
 
-    For cases that leave nothing behind which the next one could mind. Of several, the one nearest to the test varies
+    Only for cases that do not depend on what earlier cases left. With several decorators, the one nearest to the test
+    varies
     fastest.
     """
     arguments = [names] if isinstance(names, str) else list(names)

@@ -1,4 +1,4 @@
-"""The command line in a process of its own, with a home folder and an environment of its own."""
+"""The command line in a separate process, with an empty home folder and environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.processes import PATIENCE_S, PROGRAM, ROOT
 
 
 class Shell:
-    """Starts `loadgen` where only what was written here is known of connections."""
+    """Starts `loadgen` with the connections that were written here, and no others."""
 
     def __init__(self, home: Path) -> None:
         self.folder = home / ".snowflake"

@@ -1,8 +1,8 @@
-"""What holds for every test, and the fixtures that several files share.
+"""Settings of pytest, and the fixtures that several folders share.
 
-One embedded server serves all tests of a pytest process, each with its own database, and with a warehouse of its own
+One embedded server serves all tests of a pytest process. Each test has a separate database, and a separate warehouse
 where it needs slots or service times (`EmbeddedServer.model`, or `embedded:` of a scenario). A test that kills or stops
-its server starts one itself.
+a server starts its own server.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 from tests.processes import ROOT
 
-# A deadline, or a look at how long examples take, would measure the machine. The same examples every time, unless
-# others are asked for: what fails then fails again.
+# A deadline or a limit on the duration of examples would measure the machine. The same examples are tried every time,
+# unless others are requested, so that a failure can be repeated.
 DERANDOMIZED = os.environ.get("LOADGEN_HYPOTHESIS") != "random"
 settings.register_profile(
     "loadgen",
@@ -47,20 +47,21 @@ if DERANDOMIZED:
     # Hypothesis also draws constants of the modules that happen to be imported, which differ by pytest process.
     setattr(providers, "is_local_module_file", lambda _: False)  # noqa: B010  (private)
 
-# Files that import one of these, and the test of the README, make runs: INVALID ones without a core for their client.
-# The other files take what is left of the processor, at a low priority.
+# Files that import one of these, and the test of the README, make runs. A run is INVALID if its client does not get a
+# core. The other files use the remaining processor time, at a low priority.
 MAKES_RUNS = re.compile(
-    r"tests\.process\.(?:run_bench|run_commands|container_bench|pool_bench|worker_driver)\b|^README = ", re.MULTILINE
+    r"tests\.process\.(?:run_harness|run_commands|container_harness|pool_harness|worker_driver)\b|^README = ",
+    re.MULTILINE,
 )
-NICENESS = 5  # a third of the weight: beside a busy machine they go on
+NICENESS = 5  # a third of the weight: they still make progress on a busy machine
 ONE_BROWSER = "tests/browser/"  # its start costs as much as ten pages
-# Files whose tests share nothing but a server. They begin first, in several processes: begun last, they would keep one
-# core busy while the other one idles.
+# Files whose tests share nothing but a server. They are started first, in several processes: started last, they would
+# keep one core busy while the other one is idle.
 LONG_FILES = {
     "tests/process/test_examples.py",
     *(f"tests/unit/test_simulation{part}.py" for part in ("", "_find_max", "_flat", "_rate", "_stages")),
 }
-GC_THRESHOLD = 20_000  # ten thousand tests are collected once and stay
+GC_THRESHOLD = 20_000  # ten thousand tests are collected once and kept
 _numbers = itertools.count(1)
 
 
@@ -96,8 +97,8 @@ class Groups(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types fo
         return f"{file} {zlib.crc32(nodeid.encode()) % 4}" if file in LONG_FILES else file
 
     def _assign_work_unit(self, node: Any) -> None:
-        """The next file for this process, long ones first. One that measures takes the others' files when it has none
-        left."""
+        """Assign the next file to this process, long files first. A process for runs takes other files when it has no
+        runs left."""
         measures = _is_measuring(node.gateway.id)
         own = [scope for scope in self.workqueue if _makes_runs(scope.split()[0]) is measures]
         found = next((scope for scope in own if scope.split()[0] in LONG_FILES), own[0] if own else None)
@@ -109,14 +110,14 @@ class Groups(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types fo
         super()._assign_work_unit(node)
 
 
-@pytest.hookimpl(optionalhook=True)  # there is none with -p no:xdist
+@pytest.hookimpl(optionalhook=True)  # the hook does not exist with -p no:xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
     return Groups(config, log)
 
 
 def pytest_collection_finish() -> None:
     gc.collect()
-    gc.freeze()  # what is there now stays until the end
+    gc.freeze()  # what exists now is kept until the end
 
 
 @cache
@@ -125,13 +126,13 @@ def _makes_runs(file: str) -> bool:
 
 
 def _is_measuring(worker: str) -> bool:
-    """Of the pytest processes gw0, gw1, … every other one."""
+    """Every other pytest process of gw0, gw1, … runs the tests that make runs."""
     return int(worker.removeprefix("gw")) % 2 == 0
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[EmbeddedServer]:
-    """The shared embedded server of this pytest process. It is strict: nothing may rest on what is not documented.
+    """The shared embedded server of this pytest process. It is strict: no test may rely on undocumented behaviour.
 
     LOADGEN_TEST_SERVER_OPTIONS adds options to it: `--control-latency 50ms --control-schema *.CONTROL`.
     """
@@ -141,7 +142,7 @@ def server() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture(scope="session")
 def planes(server: EmbeddedServer) -> Iterator[list[ControlPlane]]:
-    """The one that the last file left, if it can be used again: migrations take longer than emptying the tables."""
+    """The control plane of the previous file, if it can be reused: migrations take longer than emptying the tables."""
     kept: list[ControlPlane] = []
     yield kept
     for plane in kept:
@@ -174,7 +175,7 @@ def database() -> str:
 
 @pytest.fixture
 def connect(server: EmbeddedServer, database: str) -> Iterator[Callable[..., Any]]:
-    """Opens connections into the test's own database; they are closed at its end."""
+    """Opens connections to the database of the test. They are closed at the end of the test."""
     opened: list[Any] = []
 
     def open_connection(**more: Any) -> Any:
@@ -205,7 +206,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def restored_logging() -> Iterator[None]:
-    """Puts back what loadgen.log.configure() changes."""
+    """Restores what loadgen.log.configure() changes."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield

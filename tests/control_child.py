@@ -25,8 +25,8 @@ from loadgen.snowflake.session import RetryPolicy
 POLL_S = 0.1
 
 
-def emit_events(session: ControlSession, retries: RetryPolicy, term: Lease, count: int) -> list[tuple[int, str, int]]:
-    """(number, event id, target) of each event, as told when it was emitted."""
+def emit_events(session: ControlSession, patience: RetryPolicy, term: Lease, count: int) -> list[tuple[int, str, int]]:
+    """(number, event id, target) of each event, as returned when it was emitted."""
     emitted = []
     for target in range(count):
         new = NewEvent(command=SetWorkerTarget(target_connections=target, reason=str(os.getpid())))
@@ -37,7 +37,7 @@ def emit_events(session: ControlSession, retries: RetryPolicy, term: Lease, coun
 def read_events(
     session: ControlSession, retries: RetryPolicy, run_id: str, count: int
 ) -> list[tuple[int, str, int, str]]:
-    """(number, event id, target, who sent it) of each event, in the order of arrival; one more look at the end."""
+    """(number, event id, target, sender) of each event, in the order of arrival; one more poll at the end."""
     seen: list[tuple[int, str, int, str]] = []
     while len(seen) < count and not retries.clock.wait(retries.stop, POLL_S):
         last = seen[-1][0] if seen else 0

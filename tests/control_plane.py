@@ -1,6 +1,6 @@
 """A control plane for tests: its tables in a database of an embedded server, sessions to them, and a way to move time.
 
-The server's clock cannot be set. Its leases can be aged instead, which is the same to everyone who compares.
+The clock of the server cannot be set. Leases can be aged instead, which every comparison of times sees alike.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tests.embedded_server import EmbeddedServer
 _numbers = itertools.count(1)
 
 
-def retries(*, attempts: int = 5, clock: Clock | None = None, **more: Any) -> RetryPolicy:
-    """A retry policy without pauses."""
+def patience(*, attempts: int = 5, clock: Clock | None = None, **more: Any) -> RetryPolicy:
+    """A retry policy that takes no time."""
     return RetryPolicy(stop=threading.Event(), attempts=attempts, clock=clock or FakeClock(), **more)
 
 
 def result_row(run_id: str, **more: Any) -> ResultRow:
-    """The result of a run that has measured nothing."""
+    """The result of a run without a measurement."""
     fields: dict[str, Any] = {"test_id": run_id, "run_id": run_id, "worker_id": None, "worker_group_id": None}
     fields |= {"template_id": "t", "status": "COMPLETED", "created_at": datetime(2026, 11, 15)}  # noqa: DTZ001
     fields |= dict.fromkeys(("total_operations", "read_operations", "write_operations", "failed_operations"), 0)
@@ -40,15 +40,15 @@ def result_row(run_id: str, **more: Any) -> ResultRow:
 
 
 class ControlPlane:
-    """The tables of a control plane of its own. `close()` ends all sessions that were made here."""
+    """The tables of a control plane in a separate database. `close()` ends all sessions that were opened here."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self.server = server
         self.place = ControlPlaneLocation(connection="embedded", database=f"CONTROL_{next(_numbers)}")
         self.environ = {EMBEDDED_ADDRESS: server.address}
         self._sessions: list[ControlSession] = []
-        self.session = self.open("test")  # of the thread that made this
-        installer.apply_migrations(self.session, retries(), installer.read_schema_state(self.session, retries()))
+        self.session = self.open("test")  # of the thread that created this
+        installer.apply_migrations(self.session, patience(), installer.read_schema_state(self.session, patience()))
         self._as_migrated = self._structure()
 
     def open(self, role: str) -> ControlSession:
@@ -57,7 +57,7 @@ class ControlPlane:
         return session
 
     def reset(self) -> bool:
-        """Back to how it was made. False: the tables themselves were changed, so that it cannot be used again."""
+        """Restores the initial state. False: the tables themselves were changed, and cannot be used again."""
         self.close(but=self.session)
         if self._structure() != self._as_migrated:
             return False
@@ -90,17 +90,18 @@ class ControlPlane:
         return run_id
 
     def claim(self, run_id: str, *, ttl_s: float = 300.0) -> Lease:
-        """A term that must be free to take."""
-        term = claim(self.session, retries(), run_id, new_owner(), ttl_s)
+        """Claim a lease that must be free."""
+        term = claim(self.session, patience(), run_id, new_owner(), ttl_s)
         assert term is not None
         return term
 
     def passed_ms(self, since: datetime) -> float:
-        """How long ago that was on the server's clock; a millisecond more, because it tells ages in whole ones."""
+        """The age of a moment on the server's clock, rounded up by a millisecond, because ages are whole
+        milliseconds."""
         return (run_status.server_time(self.session) - since) / timedelta(milliseconds=1) + 1
 
     def leases(self, run_id: str) -> list[tuple[int, str, int]]:
-        """(epoch, owner, milliseconds it still lasts) of every term, oldest first."""
+        """(epoch, owner, remaining milliseconds) of every lease, oldest first."""
         return [
             (int(epoch), owner, int(remaining_ms))
             for epoch, owner, remaining_ms in self.rows(
@@ -111,7 +112,7 @@ class ControlPlane:
         ]
 
     def age(self, run_id: str, seconds: float) -> None:
-        """Let time pass for the leases of a run."""
+        """Let the leases of a run age."""
         self.change(
             "UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(millisecond, ?, EXPIRES_AT) WHERE RUN_ID = ?",
             -round(seconds * 1000),
@@ -119,7 +120,7 @@ class ControlPlane:
         )
 
     def expire(self, run_id: str, *, since_s: float) -> None:
-        """Let the newest term of a run have ended so long ago."""
+        """Let the newest lease of a run have expired this long ago."""
         _, _, remaining_ms = self.leases(run_id)[-1]
         self.age(run_id, remaining_ms / 1000 + since_s)
 

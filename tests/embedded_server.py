@@ -1,6 +1,6 @@
-"""An embedded server as a real process, for tests: started through the command a user would type.
+"""An embedded server as a real process, for tests: started with the command that a user would type.
 
-Works in every test environment: the server's own packages may live in another one (LOADGEN_SERVER_PYTHON).
+Works in every test environment: the server's packages may be installed in another one (LOADGEN_SERVER_PYTHON).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READY = "listening on "
 
 
 def reachable_directory() -> Path:
-    """A new directory that an unprivileged user can reach, whoever runs the tests."""
+    """A new directory that an unprivileged user can reach, also when root runs the tests."""
     path = Path(tempfile.mkdtemp(prefix="loadgen-test-"))
     path.chmod(0o755)
     return path
@@ -80,7 +80,7 @@ class EmbeddedServer:
         }
         if int(snowflake.connector.__version__.split(".")[0]) >= 5:
             settings["enable_server_session_keep_alive_auto_detection"] = False
-            settings["auto_cleanup"] = False  # as in the product: a collected connection must not call the driver
+            settings["auto_cleanup"] = False  # as in the product: collecting a connection must not call the driver
         else:
             settings["platform_detection_timeout_seconds"] = 0.0
         session_parameters = settings["session_parameters"] | more.pop("session_parameters", {})
@@ -105,20 +105,20 @@ class EmbeddedServer:
         return json.loads(text)
 
     def read_password(self, data_dir: Path) -> None:
-        """Enter with the password of that data directory from now on."""
+        """Use the password of that data directory from now on."""
         self.password = (data_dir / "password").read_text().strip()
 
     def now_ms(self) -> float:
-        """The server's own clock, by which its history and its journal tell times."""
+        """The clock of the server, which its history and its journal use."""
         return float(self.ask("/__loadgen/stats")["now_ms"])
 
-    def let_pass(self, ms: float) -> float:
-        """Waits until so much time has passed on the server's clock. How much it was."""
+    def wait_server_ms(self, ms: float) -> float:
+        """Waits until this much time has passed on the server's clock, and returns how much has passed."""
         began_ms = self.now_ms()
         return wait_until(lambda: (passed := self.now_ms() - began_ms) >= ms and passed, f"{ms:g} ms have passed")
 
     def history(self, tag: str = "", since_ms: float = 0.0) -> list[dict[str, Any]]:
-        """Every statement that has ended: those with this in their tag that began at that time or later."""
+        """Every statement that has ended: those with this text in their tag that began at that time or later."""
         return list(self.ask(f"/__loadgen/history?tag={quote(tag)}&since={since_ms}"))
 
     def model(self, warehouse: str, **model: Any) -> None:
@@ -128,8 +128,8 @@ class EmbeddedServer:
     def fault(self, **rule: Any) -> None:
         self.ask("/__loadgen/faults", method="POST", body=rule)
 
-    def strike(self, count: int, **rule: Any) -> None:
-        """Put a fault in force, and wait until it has struck so often."""
+    def inject_fault(self, count: int, **rule: Any) -> None:
+        """Inject a fault, and wait until it has fired this many times."""
         self.fault(count=count, **rule)
         wait_until(
             lambda: self.ask("/__loadgen/faults")[-1]["fired"] == count, f"{rule['kind']} has struck {count} times"

@@ -1,8 +1,8 @@
 """A Kubernetes cluster for tests: an API server on loopback that knows Jobs, pods, their logs and events.
 
 Every body, sent and answered, must survive the client's own models unchanged. Each index of a Job is one real process
-with the environment that the manifest describes, and nothing of this one; what stands for the image is the working
-tree. Faults are scripted: requests that fail or whose answer is lost, and whatever a pod may say.
+with the environment that the manifest describes, and nothing of this one; the working tree replaces the
+image. Faults are scripted: failed requests, lost responses, and any state of a pod.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def checked(model: str, body: Any) -> Any:
 
 @dataclass(slots=True, kw_only=True)
 class ClusterPod:
-    """A process, or whatever the test says of it."""
+    """A pod: a process, or the state that the test has set."""
 
     name: str
     uid: str
@@ -124,20 +124,20 @@ class ClusterJob:
 
 @dataclass(slots=True, kw_only=True)
 class RequestFault:
-    """What happens to the next requests of this kind. `status` None: no answer."""
+    """The fault of the next requests of this kind. `status` None: no response."""
 
     verb: str
     status: int | None
     message: str = ""
     count: int = 1
-    executed: bool = False  # the request is obeyed before its answer is lost
+    executed: bool = False  # the request is executed before its response is lost
 
 
 class Cluster:
     """`with` serves it."""
 
     def __init__(self, folder: Path, *, secrets: Mapping[str, Mapping[str, str]] | None = None) -> None:
-        """`secrets`: by their names. Without any, pods are no processes: tests say what they do."""
+        """`secrets`: by name. Without any, pods have no processes: tests set their states."""
         self.folder, self.processes, self.secrets = folder, secrets is not None, secrets or {}
         self.jobs: dict[str, ClusterJob] = {}
         self.manifests: list[dict[str, Any]] = []  # of every Job that was made
@@ -146,7 +146,7 @@ class Cluster:
         self.faults: list[RequestFault] = []
         self.events: list[dict[str, Any]] = []
         self.second_pods: set[int] = set()  # indexes that get two pods
-        self.stuck: dict[int, dict[str, Any]] = {}  # what pods say that get no process
+        self.stuck: dict[int, dict[str, Any]] = {}  # the states of pods that have no process
         self.program: Sequence[str] = PROGRAM  # of the image
         self.code = ROOT  # in the image
         self.trouble: list[BaseException] = []
@@ -158,7 +158,7 @@ class Cluster:
             protocol_version = "HTTP/1.1"
 
             def log_message(self, *_: object) -> None:
-                """Said by tests, if at all."""
+                """Set by tests, if at all."""
 
             def do_GET(self) -> None:
                 cluster.answer(self, "get")
@@ -200,14 +200,14 @@ class Cluster:
         return job
 
     def say(self, index: int, status: dict[str, Any], *, deleted: bool = False) -> None:
-        """What the pod of an index says from now on."""
+        """Set the state of the pod of an index."""
         with self._lock:
             job = self.only_job
             pod = next((pod for pod in job.pods if pod.index == index), None) or self._add_pod(job, index)
             pod.said, pod.deleted = status, deleted
 
     def kill(self, index: int, status: dict[str, Any] | None = None) -> None:
-        """The process of an index, and what its pod says from then on."""
+        """Kill the process of an index, and set the state of its pod."""
         with self._lock:
             pod = next(pod for pod in self.only_job.pods if pod.index == index)
             assert pod.process is not None
@@ -223,7 +223,7 @@ class Cluster:
         try:
             with self._lock:
                 status, answer = self._answered(request, verb, body)
-        except BaseException as error:  # told at the end, by the test's own thread
+        except BaseException as error:  # reported at the end, by the thread of the test
             self.trouble.append(error)
             raise
         if status is None:

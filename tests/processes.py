@@ -1,6 +1,6 @@
-"""What tests of processes share: waiting for a state, directories that every account can reach, other accounts.
+"""Helpers for tests of processes: waiting for a state, directories that every account can reach, other accounts.
 
-No wait here is for a fixed time. Its limit is one that only a hang reaches, however busy the machine.
+No wait is for a fixed time. Its limit is reached only by a hang, also on a busy machine.
 """
 
 import os
@@ -22,16 +22,16 @@ import pytest
 from loadgen.embedded.datadir import account_of, first_closed, may_access, server_account
 
 ROOT = Path(__file__).resolve().parent.parent
-# The command line as a user types it; -P: no module of the current directory may stand in for one of ours.
+# The command line as a user types it; -P: no module of the current directory may shadow one of loadgen's.
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
 PATIENCE_S = 120.0
-FIRST_LOOK_S, LOOK_S = 0.01, 0.2  # each look costs processor time that what is waited for needs
+FIRST_LOOK_S, LOOK_S = 0.01, 0.2  # each check uses processor time that the awaited process needs
 Value = TypeVar("Value")
 VARIANTS = ("root", "ordinary user")
 
 
 def wait_until(happened: Callable[[], Value | None], what: str, *, unless: Callable[[], object] | None = None) -> Value:
-    """The first true value of `happened`. Fails when it does not come, and at once when `unless` says why it cannot."""
+    """The first true value of `happened`. Fails when it does not come, and at once when `unless` returns a reason."""
     never = threading.Event()
     waited_s, pause_s = 0.0, FIRST_LOOK_S
     while waited_s < PATIENCE_S:
@@ -45,7 +45,7 @@ def wait_until(happened: Callable[[], Value | None], what: str, *, unless: Calla
 
 
 def alive(pids: set[int]) -> set[int]:
-    """Those that still run; one may end while it is looked at."""
+    """The processes that still run. A process may end during the check."""
     found = set()
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
@@ -56,7 +56,7 @@ def alive(pids: set[int]) -> set[int]:
 
 @contextmanager
 def reachable_directory() -> Iterator[Path]:
-    """A fresh directory that the account of PostgreSQL can reach; pytest's own are closed to others."""
+    """A new directory that the account of PostgreSQL can reach; those of pytest are closed to other accounts."""
     account = server_account(Path("/nonexistent"))
     for parent in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):
         if parent.is_dir() and (os.geteuid() != 0 or first_closed(parent, account) is None):
@@ -72,7 +72,8 @@ def reachable_directory() -> Iterator[Path]:
 
 
 def run_as(variant: str, parent: Path) -> list[str]:
-    """What to put before a command to run it as `variant`, who may then write to `parent`; skips what cannot be."""
+    """The prefix that runs a command as `variant`, with the right to write to `parent`; skips the test if it is
+    impossible."""
     if variant == "root":
         if os.geteuid() != 0:
             pytest.skip("needs root")
@@ -80,16 +81,17 @@ def run_as(variant: str, parent: Path) -> list[str]:
     if os.geteuid() != 0:
         return []
     try:
-        nobody = account_of(pwd.getpwnam("nobody").pw_uid)
+        account = account_of(pwd.getpwnam("nobody").pw_uid)
     except KeyError:
         pytest.skip("there is no user `nobody`")
     if shutil.which("setpriv") is None:
         pytest.skip("there is no `setpriv` to become user `nobody` with")
-    os.chown(parent, nobody.uid, nobody.gid)
-    prefix = ["setpriv", f"--reuid={nobody.uid}", f"--regid={nobody.gid}", "--clear-groups"]
+    os.chown(parent, account.uid, account.gid)
+    prefix = ["setpriv", f"--reuid={account.uid}", f"--regid={account.gid}", "--clear-groups"]
     needed = [Path(sys.executable).resolve(), Path(sys.prefix), ROOT]
-    if any(first_closed(path.parent, nobody) or not may_access(path, nobody, stat.S_IXOTH) for path in needed):
-        # He may look into directories closed to him, so that he can run Python at all; he may still write to none.
+    if any(first_closed(path.parent, account) or not may_access(path, account, stat.S_IXOTH) for path in needed):
+        # The account may search directories that are closed to it, so that it can run Python at all. It still cannot
+        # write.
         prefix += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
     if subprocess.run([*prefix, sys.executable, "-c", "pass"], capture_output=True).returncode != 0:
         pytest.skip("user `nobody` cannot run this Python")
@@ -98,7 +100,8 @@ def run_as(variant: str, parent: Path) -> list[str]:
 
 @contextmanager
 def server_process(script: str, data_dir: Path, prefix: list[str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs `script` on a data directory, says a line when it is ready, and ends when stdin does."""
+    """A process that runs `script` on a data directory, prints a line when it is ready, and ends when stdin is
+    closed."""
     command = [*(prefix or []), sys.executable, "-c", script, str(data_dir)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
@@ -115,7 +118,7 @@ def wait_ready(process: subprocess.Popen[str]) -> None:
 
 @contextmanager
 def process_of_owner(path: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of the user who owns `path`, with no tie to its parent's life."""
+    """A process of the owner of `path` that does not depend on the life of its parent."""
     owner = path.stat()
     identity: dict[str, Any] = {"user": owner.st_uid, "group": owner.st_gid, "extra_groups": []}
     process = subprocess.Popen(command, cwd="/", stderr=subprocess.DEVNULL, **(identity if os.geteuid() == 0 else {}))

@@ -1,7 +1,8 @@
 """What ./bin/test runs: pytest in a few processes, with connector 5 and then, for the contract tests, with connector 4.
 
 This process owns everything that the tests start. It is the subreaper (Linux): a process whose parent has died becomes
-its child, so nothing that a test starts can escape. What is left when pytest has ended is killed here, and is an error.
+its child, so nothing that a test starts can escape. A process that is left when pytest has ended is killed here, and
+is an error.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ PR_SET_CHILD_SUBREAPER = 36
 # pytest ends its workers within 10 s of an interrupt, and they end what they started.
 INTERRUPT_S = 30.0
 LEFT_BEHIND_S = 10.0
-# Of four, two make runs and mostly wait for them, and two compute at a low priority (tests/conftest.py): more would
-# want more processor than there is, and runs whose client has to wait for it are INVALID.
+# Of four processes, two make runs and mostly wait for them, and two compute at a low priority (tests/conftest.py). More
+# processes would need more processor time than there is, and runs whose client waits for it are INVALID.
 JOBS = 2 + len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4
 NARROWING = ("-k", "-m")
 TAKES_A_VALUE = (
@@ -45,7 +46,7 @@ TAKES_A_VALUE = (
     "--basetemp",
     "--ignore",
 )
-NOT_CAPTURED = re.compile(r"-[xvql]*s[xvqls]*|--capture=no")  # -s, also among others: -xs
+NOT_CAPTURED = re.compile(r"-[xvql]*s[xvqls]*|--capture=no")  # -s, also combined with other flags: -xs
 USAGE = """./bin/test [--slow] [--connector 4|5] [--jobs N] [PYTEST ARGUMENTS]
 
   ./bin/test                        everything that is not slow; the contract tests with both connector majors
@@ -83,8 +84,8 @@ def main(words: Sequence[str]) -> int:
 
 @contextmanager
 def compiled_tests() -> Iterator[None]:
-    """In a new checkout pytest compiles every test module, which takes longer than many tests. Here it does so once,
-    beside the installations; else each of its processes would."""
+    """In a new checkout pytest compiles every test module, which takes longer than many tests. It is done once here,
+    while packages are installed; otherwise each pytest process would do it."""
     if sys.pycache_prefix is None or Path(sys.pycache_prefix, *(ROOT / "tests" / "unit").parts[1:]).exists():
         yield
         return
@@ -94,7 +95,7 @@ def compiled_tests() -> Iterator[None]:
 
 
 def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Our own options, and what is pytest's."""
+    """The options of this program, and those of pytest."""
     parser = argparse.ArgumentParser(usage=USAGE, add_help=False, allow_abbrev=False)
     parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("--slow", action="store_true")
@@ -108,7 +109,7 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def commands(options: argparse.Namespace, arguments: list[str]) -> list[tuple[dict[str, str], list[str]]]:
-    """The pytest runs that were asked for, one after the other: an environment and a command each."""
+    """The requested runs of pytest, one after the other: an environment and a command each."""
     paths = paths_in(arguments)
     narrowed = bool(paths) or any(word.startswith(NARROWING) for word in arguments)
     spread = not in_one_process(arguments)
@@ -122,13 +123,13 @@ def commands(options: argparse.Namespace, arguments: list[str]) -> list[tuple[di
 
 
 def paths_in(arguments: Sequence[str]) -> list[str]:
-    """What is to be tested; the value of an option may be the name of a file, too."""
+    """The paths to test; the value of an option may be the name of a file, too."""
     words = [word for before, word in itertools.pairwise(["", *arguments]) if before not in TAKES_A_VALUE]
     return [word for word in words if not word.startswith("-") and (ROOT / word.split("::")[0]).exists()]
 
 
 def in_one_process(arguments: Sequence[str]) -> bool:
-    """Whether what is asked for cannot be spread over processes: a debugger, and output as it comes."""
+    """Whether the options exclude several processes: a debugger, and unbuffered output."""
     return is_interactive(arguments) or "no:xdist" in " ".join(arguments) or any(map(NOT_CAPTURED.fullmatch, arguments))
 
 
@@ -143,11 +144,11 @@ def pytest_run(
     environ = dict(os.environ)
     interpreter = sys.executable
     if connector == "4":
-        # The embedded server's packages are in the main environment only: tests start it with that interpreter.
+        # The packages of the embedded server are in the main environment only: tests start it with that interpreter.
         environ["LOADGEN_SERVER_PYTHON"] = sys.executable
         interpreter = str(ROOT / CONNECTOR_4 / "bin" / "python")
         marks += [] if options.slow or paths_in(arguments) != ["tests/contract"] else ["not any_driver"]
-    # By tests/conftest.py: in its groups, and in its order, not by number of tests.
+    # Scheduled by tests/conftest.py in its groups and in its order, not by number of tests.
     spread = ["-n", str(options.jobs), "--dist", "loadfile", "--no-loadscope-reorder"] if parallel else []
     return environ, [interpreter, "-m", "pytest", "-m", " and ".join(marks), *spread, *arguments]  # a later -m wins
 
@@ -165,7 +166,7 @@ def needs_browser(command: list[str]) -> bool:
 
 
 def ensure_browser() -> None:
-    """Where it can be installed it is; elsewhere tests/browser is skipped and says why, and in CI fails."""
+    """Chromium is installed where possible; elsewhere tests/browser is skipped with a reason, and fails in CI."""
     if find_browser() or os.geteuid() != 0 or shutil.which("apt-get") is None:
         return
     print("loadgen: installing Chromium with apt-get, for tests/browser; this happens once", file=sys.stderr)
@@ -178,13 +179,14 @@ def ensure_browser() -> None:
 
 
 def run(environ: dict[str, str], command: list[str]) -> tuple[int, int]:
-    """Its exit code, and the signal that ended it through us, or 0. A typed Ctrl-C reaches pytest once, from here."""
+    """The exit code, and the signal that ended pytest, or 0. A typed Ctrl-C reaches pytest once, forwarded from
+    here."""
     received: list[int] = []
-    # Handlers before the start: an ignored SIGINT (a job in the background) would stay ignored in pytest.
+    # Handlers are set before the start: pytest would inherit an ignored SIGINT (a job in the background).
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, lambda number, _frame: received.append(number))
-    debugged = is_interactive(command)  # by somebody at the terminal, whose Ctrl-C pytest gets itself
+    debugged = is_interactive(command)  # started on a terminal, whose Ctrl-C reaches pytest directly
     child = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -211,9 +213,9 @@ def become_subreaper() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def end_descendants(timeout_s: float) -> list[str]:
-    """Ends what still runs after this time; the command lines of what had to be ended."""
-    _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), timeout_s)
+def end_descendants(patience_s: float) -> list[str]:
+    """Ends the processes that still run after this time; returns the command lines of those that had to be ended."""
+    _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), patience_s)
     told = []
     for process in alive:
         try:

@@ -1,4 +1,4 @@
-"""The JSON Schemas in schemas/, and the reference of scenario keys in docs/scenario.md that is made from one of them.
+"""The JSON Schemas in schemas/, and the reference of scenario keys in docs/scenario.md, generated from one of them.
 
 `python -m tests.scenario_reference` writes these files; tests compare them.
 """
@@ -54,7 +54,7 @@ def reference() -> str:
 
 
 def _sections(path: str, section: Schema, definitions: Mapping[str, Schema]) -> Iterator[tuple[str, Schema]]:
-    """Every section below, in the order of the keys; generators have a table to themselves."""
+    """Every section below, in the order of the keys; generators have a separate table."""
     for key, schema in section["properties"].items():
         found = _referred(schema)
         if found is None or found[0].endswith("Generator"):
@@ -72,7 +72,7 @@ def _mapping(definition: Schema) -> Schema:
 
 
 def _referred(schema: Schema) -> tuple[str, str] | None:
-    """The section that a value is made of, and how it is reached from the key."""
+    """The section of a value, and its path from the key."""
     if "$ref" in schema:
         return schema["$ref"].rpartition("/")[2], ""
     for option in schema.get("anyOf", schema.get("oneOf", ())):
@@ -101,7 +101,7 @@ def _table(path: str, section: Schema, definitions: Mapping[str, Schema]) -> lis
 
 
 def _generator(section: Schema, definitions: Mapping[str, Schema]) -> list[str]:
-    """A row for the generator itself, and one for each of its settings: below its name, or beside it."""
+    """A row for the generator, and one for each of its settings."""
     (name, first), *beside = section["properties"].items()
     rows = [f"| `{name}` | {'mapping' if '$ref' in first else _type(first)} | | {_meaning(first)} |"]
     settings = definitions[first["$ref"].rpartition("/")[2]] if "$ref" in first else {}

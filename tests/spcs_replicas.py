@@ -1,7 +1,7 @@
 """Snowpark Container Services for tests: runs the jobs that an embedded server has recorded, each replica as a process.
 
 A replica gets what the specification and Snowflake's documentation promise it, and nothing of this process: its place
-among the replicas, the account and host, a token in a file. What stands for the image is the working tree.
+among the replicas, the account and host, a token in a file. The working tree replaces the image.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Replicas:
                         self._start(job)
                 for name, replicas in self.running.items():
                     self._look_after(name, jobs.get(name), replicas)
-        except BaseException as error:  # told at the end, by the test's own thread
+        except BaseException as error:  # reported at the end, by the thread of the test
             self.trouble.append(error)
 
     def _start(self, job: dict[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""Tests that look at our pages with a real browser: Chromium, spoken to through its debugging pipe."""
+"""Tests of our pages in a real browser: Chromium, controlled through its debugging pipe."""

@@ -28,7 +28,7 @@ def find_browser() -> str | None:
 def program() -> str:
     found = find_browser()
     if found is None:
-        # Continuous integration must not pass because it looked at nothing.
+        # Continuous integration must not pass because the browser is missing.
         (pytest.fail if os.environ.get("CI") else pytest.skip)(
             "needs Chromium: `apt-get install chromium`, or name one in LOADGEN_CHROMIUM"
         )

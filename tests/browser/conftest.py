@@ -1,4 +1,4 @@
-"""One browser for all pages, and the widths they are looked at in."""
+"""One browser for all pages, and the widths of their windows."""
 
 from __future__ import annotations
 

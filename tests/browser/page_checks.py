@@ -1,4 +1,4 @@
-"""What only a browser can tell of a page: where its texts are, and in which colours. Scripts, and what they find."""
+"""Checks that need a browser: positions and colours of texts. Scripts, and what they return."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BROKEN_WORDS = """
   return broken;
 })()
 """
-# Of boxes that are wider inside than outside: do they scroll, and say so? And of the others: do they say nothing?
+# Boxes that are wider inside than outside must scroll and be marked; the others must not be marked.
 HINTS = """
 [...document.querySelectorAll('.scroll,.plot')].map(box => ({
   wide: box.scrollWidth > box.clientWidth + 1,

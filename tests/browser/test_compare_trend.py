@@ -68,7 +68,7 @@ def html_of(name: str) -> str:
     return PAGES[name]()
 
 
-def test_the_page_fits_breaks_no_word_and_says_what_scrolls(browser: Chromium, page: Path, width: int) -> None:
+def test_the_page_fits_breaks_no_word_and_marks_what_scrolls(browser: Chromium, page: Path, width: int) -> None:
     browser.open(page)
 
     assert browser.evaluate("document.documentElement.scrollWidth") <= width

@@ -71,7 +71,7 @@ def test_the_policy_stops_what_a_page_must_not_do(browser, show):
 @pytest.mark.parametrize("run", [record, hostile], ids=["plain", "hostile"])
 def test_the_browser_has_nothing_to_complain_about(browser, show, run):
     show(run())
-    browser.evaluate("1")  # whatever the page said before is in the events now
+    browser.evaluate("1")  # all earlier messages of the page are in the events now
 
     assert browser.seen("Runtime.exceptionThrown") == []
     assert browser.seen("Runtime.consoleAPICalled") == []
@@ -133,7 +133,7 @@ def test_it_follows_the_colours_of_the_reader_and_keeps_contrast(browser, show, 
         assert contrast(back, [int(shown[at : at + 2], 16) for at in (1, 3, 5)]) > 3, colour
 
 
-# --- what only a browser can tell: where things are ------------------------------------------------------------------
+# --- positions, which need a browser ---------------------------------------------------------------------------------
 
 # Names of facts and of tiles that reach into their values.
 FACTS = """
@@ -164,7 +164,7 @@ def test_it_fits_the_screen_and_no_text_is_cut_broken_or_covered(browser, show, 
     assert browser.evaluate(COLLISIONS) == []
     assert browser.evaluate(BROKEN_WORDS) == []
     assert browser.evaluate(FACTS) == []
-    boxes = browser.evaluate(HINTS)  # what is wider than its box scrolls and says so
+    boxes = browser.evaluate(HINTS)  # content that is wider than its box scrolls and is marked
     assert {box["wide"] for box in boxes} == ({True, False} if width == 390 else {False})
     assert all(box["scrolls"] for box in boxes)
     assert all(("scroll sideways" in box["hint"]) == box["wide"] for box in boxes)

@@ -25,11 +25,11 @@ from tests.contract.connection_builders import load_of, profile_of
 from tests.contract.fault_builders import Statement, retrying_connection
 from tests.contract.heartbeat_builders import identity
 from tests.contract.lock_builders import (
-    Crowd,
+    ConcurrentSessions,
     Sessions,
     make_table,
 )
-from tests.contract.prepare_builders import Bench
+from tests.contract.prepare_builders import PrepareHarness
 from tests.contract.queue_builders import Queue
 from tests.contract.refused_builders import Refusals
 from tests.contract.run_builders import Led, S
@@ -58,7 +58,7 @@ def profile(server: EmbeddedServer, database: str) -> ConnectionProfile:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port where nobody listens, and nobody else can until the end of the test."""
+    """A port without a listener, reserved until the end of the test."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield int(taken.getsockname()[1])
@@ -112,22 +112,22 @@ def all_sessions(server: EmbeddedServer) -> Iterator[Sessions]:
 
 
 @pytest.fixture
-def crowd(all_sessions: Sessions) -> Iterator[Crowd]:
+def concurrent(all_sessions: Sessions) -> Iterator[ConcurrentSessions]:
     with ThreadPoolExecutor(max_workers=40) as threads:
-        crowd = Crowd(all_sessions, threads)
-        yield crowd
-        settled = crowd.settled()
+        concurrent = ConcurrentSessions(all_sessions, threads)
+        yield concurrent
+        settled = concurrent.settled()
         all_sessions.give_back(reusable=settled)
 
 
 @pytest.fixture
-def hybrid(crowd: Crowd) -> str:
-    return make_table(crowd, "HYBRID TABLE")
+def hybrid(concurrent: ConcurrentSessions) -> str:
+    return make_table(concurrent, "HYBRID TABLE")
 
 
 @pytest.fixture
-def standard(crowd: Crowd) -> str:
-    return make_table(crowd, "TABLE")
+def standard(concurrent: ConcurrentSessions) -> str:
+    return make_table(concurrent, "TABLE")
 
 
 @pytest.fixture(params=["hybrid", "standard"])
@@ -138,10 +138,10 @@ def table(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def bench(server: EmbeddedServer, database: str, cursor: Any) -> Iterator[Bench]:
-    bench = Bench(server, database, cursor)
-    yield bench
-    bench.stop.set()  # ends what a failed test has left
+def harness(server: EmbeddedServer, database: str, cursor: Any) -> Iterator[PrepareHarness]:
+    harness = PrepareHarness(server, database, cursor)
+    yield harness
+    harness.stop.set()  # ends what a failed test has left
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def numbers(sql: Sql) -> Sql:
 
 @pytest.fixture(scope="module")
 def shared(server: EmbeddedServer) -> Iterator[Sql]:
-    """One session for all tests that leave nothing behind which another could mind."""
+    """One session for all tests that leave nothing behind."""
     connection = server.connect(database="ACCEPTED", schema="PUBLIC")
     sql = Sql(connection)
     make_numbers(sql)

@@ -1,4 +1,4 @@
-"""Statements that faults strike, and what the driver makes of them."""
+"""Statements that faults match, and the failures that the driver raises."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Statement:
 
 
 def failure_of(connection: Any, sql: str) -> Exception:
-    """What the statement raises; afterwards the connection must work, or say that it is lost."""
+    """The failure of the statement; afterwards the connection must work, or be reported as lost."""
     try:
         connection.cursor().execute(sql).fetchall()
     except Exception as error:  # 4.x lets exceptions of its HTTP library through

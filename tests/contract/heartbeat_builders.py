@@ -11,7 +11,7 @@ from tests.control_plane import ControlPlane
 
 SILENT_MS = 600_000
 LOST = ["drop_reply", "truncate"]  # it was executed
-NEVER_SENT = ["reset", "http_status"]  # it was not; the worker cannot tell
+NEVER_SENT = ["reset", "http_status"]  # it was not; the worker cannot know
 
 
 def identity(**more: Any) -> WorkerIdentity:

@@ -1,4 +1,4 @@
-"""Terms of office and the faults that strike them."""
+"""Leases and the faults of their statements."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ class Sessions:
             sql.connection.close()
 
 
-class Crowd:
-    """Sessions, threads to use them in, and a look at who waits for a lock."""
+class ConcurrentSessions:
+    """Sessions, threads to use them in, and a check of who waits for a lock."""
 
     def __init__(self, sessions: Sessions, threads: ThreadPoolExecutor) -> None:
         self._sessions = sessions
@@ -113,9 +113,9 @@ def outcome(work: Future[Any]) -> Any:
         return error.errno
 
 
-def make_table(crowd: Crowd, kind: str) -> str:
+def make_table(concurrent: ConcurrentSessions, kind: str) -> str:
     """A table of the test's own with the rows 1, 2, 3."""
-    sql, name = crowd.session(), f"{kind[0]}_{next(_numbers)}"
+    sql, name = concurrent.session(), f"{kind[0]}_{next(_numbers)}"
     sql(f"CREATE {kind} {name} (ID NUMBER PRIMARY KEY, N NUMBER)")
     sql(f"INSERT INTO {name} VALUES (1, 0), (2, 0), (3, 0)")
     return name

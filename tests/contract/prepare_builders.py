@@ -24,7 +24,7 @@ NUMBER = "{name: N, type: INTEGER, generate: {uniform: {min: 1, max: 6}}}"
 SKEWED = "{name: N, type: INTEGER, generate: {zipfian: {min: 1, max: 6}}}"  # has no SQL form
 
 
-class Bench:
+class PrepareHarness:
     """A scenario's preparation in the test's own database."""
 
     def __init__(self, server: EmbeddedServer, database: str, cursor: Any) -> None:

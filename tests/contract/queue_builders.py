@@ -32,7 +32,7 @@ def register(plane: ControlPlane, me: PoolWorkerIdentity) -> None:
     )
 
 
-def let_pass(plane: ControlPlane, seconds: float, queue_id: str) -> None:
+def shift_queue_times(plane: ControlPlane, seconds: float, queue_id: str) -> None:
     """For one queued run: leases and pauses."""
     for table, column in TIMES:
         plane.change(
@@ -81,7 +81,7 @@ class Queue:
 
     def pass_time(self, queue_id: str, seconds: float = LEASE_S + TAKEOVER_S) -> None:
         """For this row: its lease, its pause."""
-        let_pass(self.plane, seconds, queue_id)
+        shift_queue_times(self.plane, seconds, queue_id)
 
     def finish(self, claim: QueueClaim, status: QueueStatus = QueueStatus.COMPLETED, **result: Any) -> bool:
         return run_queue.finish(self.session, retries(), claim, status, AttemptResult(**result))

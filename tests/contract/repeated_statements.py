@@ -50,7 +50,7 @@ class Running(EmbeddedServer):
         self.port = int(port)
 
 
-class Bench:
+class DriverHarness:
     def __init__(self, address: str, database: str) -> None:
         self.server, self.database = Running(address), database
         self.profile = profile_of(address, database=database, schema="PUBLIC")
@@ -82,7 +82,7 @@ def count_core_calls() -> Counter[str]:
 def main(address: str, database: str) -> None:
     driver.load()
     calls = count_core_calls()
-    bench = Bench(address, database)
+    harness = DriverHarness(address, database)
     said: dict[str, Any] = {}
     for scenario in (
         values,
@@ -96,12 +96,12 @@ def main(address: str, database: str) -> None:
         limits,
         faults,
     ):
-        connection = bench.connect()
-        said |= {f"{scenario.__name__}: {name}": answer for name, answer in scenario(bench, connection)}
+        connection = harness.connect()
+        said |= {f"{scenario.__name__}: {name}": answer for name, answer in scenario(harness, connection)}
         close(connection)
-    said |= {f"sessions: {name}": answer for name, answer in sessions(bench)}
-    said["client limit"] = list(client_limit(bench))
-    growth_kib = growth(bench)
+    said |= {f"sessions: {name}": answer for name, answer in sessions(harness)}
+    said["client limit"] = list(client_limit(harness))
+    growth_kib = growth(harness)
     found = {"lightened": driver.telemetry_hooks_disabled(), "said": said, "calls": calls, "growth_kib": growth_kib}
     print(json.dumps(found).replace(database, "DATABASE"))
 
@@ -112,7 +112,7 @@ def rows(cursor: Any, sql: str, binds: Any = None) -> Any:
     return cursor.rowcount, names, cursor.fetchall(), cursor.sqlstate
 
 
-def values(bench: Bench, connection: Any) -> Iterator[tuple[str, Any]]:
+def values(harness: DriverHarness, connection: Any) -> Iterator[tuple[str, Any]]:
     cursor, ids = connection.cursor(), set()
     for number, given in enumerate([(1,), ("x",), (None,), [2.5], (), None, (1, 2), (3,), (b"\x01",), ([1, 2],), (4,)]):
         before = cursor.sfqid
@@ -123,25 +123,25 @@ def values(bench: Bench, connection: Any) -> Iterator[tuple[str, Any]]:
     yield "spaces", told(lambda: rows(cursor, " \n SELECT ? AS V\n", (5,)))
 
 
-def tags(bench: Bench, connection: Any) -> Iterator[tuple[str, Any]]:
+def tags(harness: DriverHarness, connection: Any) -> Iterator[tuple[str, Any]]:
     cursor = connection.cursor()
     ids = []
     for tag in ("A", "B", "A", "", "B", "A"):
-        name = f"{bench.database} {tag}"
+        name = f"{harness.database} {tag}"
         (with_tag(cursor, name) if tag else cursor).execute("SELECT ? AS TAGGED", (1,))
         ids.append(cursor.sfqid)
-    history = {line["query_id"]: line["query_tag"] for line in bench.server.history(bench.database)}
+    history = {line["query_id"]: line["query_tag"] for line in harness.server.history(harness.database)}
     yield "in history", [history.get(one) for one in ids]
 
 
-def many_texts(bench: Bench, connection: Any) -> Iterator[tuple[str, Any]]:
+def many_texts(harness: DriverHarness, connection: Any) -> Iterator[tuple[str, Any]]:
     cursor = connection.cursor()
     texts = [f"SELECT {number} + ?" for number in range(TEXTS)]
     for times in range(3):
         yield f"{times}", [rows(cursor, text, (times,))[2] for text in texts]
 
 
-def failures(bench: Bench, connection: Any) -> Iterator[tuple[str, Any]]:
+def failures(harness: DriverHarness, connection: Any) -> Iterator[tuple[str, Any]]:
     cursor = connection.cursor()
     for number, change in enumerate(
         ["", "CREATE TABLE F (A INTEGER)", "", "DROP TABLE F", "CREATE TABLE F (B VARCHAR)"]
@@ -152,7 +152,7 @@ def failures(bench: Bench, connection: Any) -> Iterator[tuple[str, Any]]:
     yield "value of no type", [told(partial(rows, cursor, "SELECT ?", (one,))) for one in (1, object(), 2)]
 
 
-def definitions(bench: Bench, connection: Any) -> Iterator[tuple[str, Any]]:
+def definitions(harness: DriverHarness, connection: Any) -> Iterator[tuple[str, Any]]:
     """What a text means may change between two executions."""
     cursor = connection.cursor()
     cursor.execute("CREATE TABLE D (A INTEGER)")
@@ -168,7 +168,7 @@ def definitions(bench: Bench, connection: Any) -> Iterator[tuple[str, Any]]:
     yield "and back", told(lambda: rows(cursor, "SELECT '2026-01-01 00:00:00 +0000'::TIMESTAMP_LTZ"))
 
 
-def two_cursors(bench: Bench, connection: Any) -> Iterator[tuple[str, Any]]:
+def two_cursors(harness: DriverHarness, connection: Any) -> Iterator[tuple[str, Any]]:
     one, other = connection.cursor(), connection.cursor()
     one.execute("SELECT ? AS V", (1,))
     other.execute("SELECT ? AS V", (2,))
@@ -191,7 +191,7 @@ def with_handler(cursor: Any) -> list[Any]:
     return seen
 
 
-def transactions(bench: Bench, connection: Any) -> Iterator[tuple[str, Any]]:
+def transactions(harness: DriverHarness, connection: Any) -> Iterator[tuple[str, Any]]:
     cursor = connection.cursor()
     cursor.execute("CREATE TABLE X (A INTEGER)")
     for number, end in enumerate(["COMMIT", "ROLLBACK", "COMMIT"]):
@@ -201,7 +201,7 @@ def transactions(bench: Bench, connection: Any) -> Iterator[tuple[str, Any]]:
     yield "counts", [rows(cursor, "UPDATE X SET A = A WHERE A >= ?", (least,))[:1] for least in (0, 2, 5)]
 
 
-def arrays(bench: Bench, connection: Any) -> Iterator[tuple[str, Any]]:
+def arrays(harness: DriverHarness, connection: Any) -> Iterator[tuple[str, Any]]:
     cursor, sql = connection.cursor(), "INSERT INTO Y VALUES (?, ?)"
     cursor.execute("CREATE TABLE Y (A INTEGER, B VARCHAR)")
     cursor.execute(sql, (1, "one"))
@@ -211,8 +211,8 @@ def arrays(bench: Bench, connection: Any) -> Iterator[tuple[str, Any]]:
     yield "rows", rows(cursor, "SELECT * FROM Y ORDER BY A")[2]
 
 
-def limits(bench: Bench, connection: Any) -> Iterator[tuple[str, Any]]:
-    cursor, other = connection.cursor(), bench.connect()
+def limits(harness: DriverHarness, connection: Any) -> Iterator[tuple[str, Any]]:
+    cursor, other = connection.cursor(), harness.connect()
     yield "before", told(lambda: rows(cursor, WAIT, (0,)))
     heard: list[Any] = []
     waiting = threading.Thread(target=lambda: heard.append(told(lambda: rows(cursor, WAIT, (240,)))))
@@ -233,19 +233,19 @@ def limits(bench: Bench, connection: Any) -> Iterator[tuple[str, Any]]:
     close(other)
 
 
-def faults(bench: Bench, connection: Any) -> Iterator[tuple[str, Any]]:
+def faults(harness: DriverHarness, connection: Any) -> Iterator[tuple[str, Any]]:
     cursor = connection.cursor()
     for number, fault in enumerate(FAULTS):
-        mark = f"FAULT_{number}_{bench.database}"
+        mark = f"FAULT_{number}_{harness.database}"
         sql = f"SELECT ? AS {mark}"
         cursor.execute(sql, (1,))
-        bench.server.fault(match=mark, count=1, **fault)
+        harness.server.fault(match=mark, count=1, **fault)
         yield f"{fault}", [told(partial(rows, cursor, sql, (2,))) for _ in range(2)]
 
 
-def sessions(bench: Bench) -> Iterator[tuple[str, Any]]:
+def sessions(harness: DriverHarness) -> Iterator[tuple[str, Any]]:
     """A session that ended on the server, its successor, and closing with everything open."""
-    connection, other = bench.connect(), bench.connect()
+    connection, other = harness.connect(), harness.connect()
     cursors = [connection.cursor() for _ in range(3)]
     for cursor in cursors:
         cursor.execute("SELECT ? AS V", (1,))
@@ -259,13 +259,13 @@ def sessions(bench: Bench) -> Iterator[tuple[str, Any]]:
     yield "closed twice", other.is_closed()
 
 
-def client_limit(bench: Bench) -> Iterator[Any]:
-    connection, mark = bench.connect(query_timeout=1), f"HANG_{bench.database}"
+def client_limit(harness: DriverHarness) -> Iterator[Any]:
+    connection, mark = harness.connect(query_timeout=1), f"HANG_{harness.database}"
     cursor, sql = connection.cursor(), f"SELECT ? AS {mark}"
     cursor.execute(sql, (1,))
-    bench.server.fault(match=mark, count=1, kind="hang")
+    harness.server.fault(match=mark, count=1, kind="hang")
     yield told(lambda: rows(cursor, sql, (2,)))
-    bench.server.clear_faults()
+    harness.server.clear_faults()
     yield wait_until(lambda: works(cursor, sql), "it is answered again")
     close(connection)
 
@@ -277,9 +277,9 @@ def works(cursor: Any, sql: str) -> Any:
         return None
 
 
-def growth(bench: Bench) -> float:
+def growth(harness: DriverHarness) -> float:
     """KiB of memory that the process gains with some hundred executions of a text, in the best of some attempts."""
-    connection, process = bench.connect(), psutil.Process()
+    connection, process = harness.connect(), psutil.Process()
     cursor = connection.cursor()
 
     def execute() -> int:

@@ -66,7 +66,7 @@ class Led:
 
 
 def at_once(plane: ControlPlane, *actions: Callable[[Any], Any]) -> list[Any]:
-    """The results of actions that begin together, each in a thread with a session of its own."""
+    """The results of actions that begin together, each in a thread with a separate session."""
     barrier = threading.Barrier(len(actions))
 
     def run(action: Callable[[Any], Result]) -> Result:

@@ -1,4 +1,4 @@
-"""Which statements of the control plane do harm when they have waited for a row: test_strict_hybrid expects none.
+"""Statements of the control plane that do harm after waiting for a row: test_strict_hybrid expects none.
 
     python -m tests.contract.strict_pairs
 

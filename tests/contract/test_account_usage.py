@@ -106,7 +106,7 @@ def test_a_day_is_read_from_the_newest_to_the_oldest_and_after_a_lost_connection
     assert len(parts) > 4
 
 
-def test_what_the_history_lacks_is_counted(connect, warehouse, history):
+def test_statements_missing_in_the_history_are_counted(connect, warehouse, history):
     cursor = connect(warehouse=warehouse).cursor()
     cursor.execute("CREATE HYBRID TABLE small (id INT PRIMARY KEY)")
     for _ in range(9):

@@ -1,4 +1,5 @@
-"""Ending statements whose client is gone, or does not wait any longer: none is forgotten because another one failed."""
+"""Ending statements whose client has disconnected or timed out: a failure of one does not keep others from being
+cancelled."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 PASSWORD = "planted-Passw0rd-7193"
 
 
-def test_a_probe_says_who_we_are_and_how_far_it_is(profile, database):
+def test_a_probe_returns_the_user_and_round_trip_times(profile, database):
     found = probe(profile)
 
     assert (found.user, found.database, found.schema, found.warehouse) == ("LOADGEN", database, "PUBLIC", "COMPUTE_WH")
@@ -62,7 +62,7 @@ def test_a_section_of_the_users_file_connects_and_its_password_stays_secret(shel
         assert PASSWORD not in output
 
 
-def test_a_server_that_is_gone_ends_the_command_with_3(shell, closed_port):
+def test_an_unreachable_server_ends_the_command_with_3(shell, closed_port):
     done = shell.run("connections", "test", "-c", "embedded", **{EMBEDDED_ADDRESS: f"127.0.0.1:{closed_port}"})
 
     assert done.returncode == 3
@@ -72,7 +72,7 @@ def test_a_server_that_is_gone_ends_the_command_with_3(shell, closed_port):
     assert "Traceback" not in done.stderr
 
 
-def test_a_disturbance_while_testing_is_told_in_one_line(shell, server):
+def test_a_failure_while_testing_is_reported_in_one_line(shell, server):
     server.fault(match="CURRENT_VERSION", kind="http_status", status=503)
 
     done = shell.run("connections", "test", "-c", "embedded", **{EMBEDDED_ADDRESS: server.address})

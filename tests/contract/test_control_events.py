@@ -73,7 +73,7 @@ def test_events_come_back_as_they_were_sent_numbered_from_1(session, run_id, ter
     assert {event.epoch for event in events} == {1}
 
 
-def test_the_age_of_an_event_is_told_by_the_server(plane, session, run_id, term):
+def test_the_age_of_an_event_is_computed_by_the_server(plane, session, run_id, term):
     began = run_status.server_time(session)
     emit(session, retries(), term, start())
     plane.change("UPDATE RUN_CONTROL_EVENTS SET CREATED_AT = DATEADD(second, -90, CREATED_AT) WHERE RUN_ID = ?", run_id)
@@ -102,8 +102,8 @@ def test_runs_are_numbered_each_on_its_own(plane, session):
     assert numbers == [1, 1, 2, 2]
 
 
-def test_a_term_that_is_over_sends_nothing(plane, session, run_id, term):
-    emit(session, retries(), term, start())
+def test_an_expired_lease_sends_nothing(plane, session, run_id, term):
+    emit(session, patience(), term, start())
     plane.expire(run_id, since_s=1)
 
     with pytest.raises(Fenced):
@@ -125,16 +125,16 @@ def test_a_successor_goes_on_with_the_numbers_and_the_predecessor_does_not(plane
     assert [event.epoch for event in poll(session, run_id, 0)] == [1, 2]
 
 
-@pytest.mark.parametrize("wrong", [{"owner": "somebody"}, {"epoch": 2}, {"epoch": 0}, {"key": "another run"}])
-def test_nobody_sends_in_the_name_of_a_term_that_is_not_his(session, run_id, term, wrong):
+@pytest.mark.parametrize("wrong", [{"owner": "another owner"}, {"epoch": 2}, {"epoch": 0}, {"key": "another run"}])
+def test_no_event_is_sent_with_the_lease_of_another_owner(session, run_id, term, wrong):
     with pytest.raises(Fenced):
         emit(session, retries(), replace(term, **wrong), start())
 
     assert poll(session, run_id, 0) == []
 
 
-def test_an_event_that_landed_before_the_term_ended_is_not_lost(plane, server, session, run_id, term):
-    """The answer is lost, the term ends, and only then is the row looked for."""
+def test_an_event_that_was_inserted_before_the_lease_expired_is_not_lost(plane, server, session, run_id, term):
+    """The response is lost, the lease expires, and only then is the row looked up."""
     server.fault(match="INSERT INTO RUN_CONTROL_EVENTS", kind="drop_reply", count=1)
     ended: list[Any] = []
 
@@ -303,7 +303,7 @@ def test_an_emission_that_is_slow_or_tried_again_moves_what_it_announces(
     assert event.due_in_ms == 60_000 - event.age_ms, "and takes effect as much later"
 
 
-def test_an_absolute_moment_is_obeyed_whatever_the_lead_says(session, run_id, term):
+def test_an_absolute_time_is_obeyed_whatever_the_lead_is(session, run_id, term):
     late = (run_status.server_time(session) + timedelta(hours=1)).isoformat()
     emit(session, retries(), term, NewEvent(command=SetRunTarget(total_connections=1, lead_ms=5, effective_at=late)))
 
@@ -337,7 +337,7 @@ def test_a_moment_that_is_none_is_at_once(plane, session, run_id, moment):
 
 
 @pytest.mark.parametrize("offset_ms", [-86_400_000, -1_500, 2_000, 2_345, 3_600_007])
-def test_how_long_until_an_event_is_due_is_told_by_the_server(session, run_id, term, offset_ms):
+def test_the_time_until_an_event_is_due_is_computed_by_the_server(session, run_id, term, offset_ms):
     before = run_status.server_time(session)
     moment = before + timedelta(milliseconds=offset_ms, microseconds=250)
     emit(session, retries(), term, NewEvent(command=SetPhase(phase=Phase.WARMUP, effective_at=moment.isoformat())))

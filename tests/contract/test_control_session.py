@@ -1,4 +1,4 @@
-"""Sessions to the control plane: replaced when they are lost, and told apart from what setup has to make."""
+"""Sessions to the control plane: replaced when they are lost; missing objects are errors with a hint to run setup."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_lost_session_is_replaced_with_the_next_call(plane, run_id):
     ((session_id,),) = session.fetch(NamedQuery(name="test", sql="SELECT CURRENT_SESSION()", binds=0))
 
     assert session._connection is not None
-    session._connection.close()  # as if the server had ended it
+    session._connection.close()  # as after a restart of the server
     with pytest.raises(ControlFailed) as raised:
         renew(session, term, TTL_S)
 
@@ -67,7 +67,7 @@ def test_missing_tables_are_made_by_setup(plane):
     session.close()
 
 
-def test_a_schema_that_is_gone_is_made_by_setup_too(plane):
+def test_a_missing_schema_is_made_by_setup_too(plane):
     elsewhere = replace(plane.place, schema="GONE")
     session = ControlSession(elsewhere, role="test", environ=plane.environ)
     session.execute(NamedQuery(name="test", sql=f"DROP SCHEMA {elsewhere.database}.GONE", binds=0))
@@ -79,7 +79,7 @@ def test_a_schema_that_is_gone_is_made_by_setup_too(plane):
     session.close()
 
 
-def test_a_connection_that_does_not_exist_is_said_as_it_is():
+def test_a_missing_connection_is_reported_as_such():
     session = ControlSession(ControlPlaneLocation(connection="no_such"), role="test", environ={})
 
     with pytest.raises(ConfigurationError) as raised:
@@ -88,7 +88,7 @@ def test_a_connection_that_does_not_exist_is_said_as_it_is():
     assert raised.value.__cause__ is not raised.value
 
 
-def test_a_server_that_is_gone_is_worth_another_attempt():
+def test_an_unreachable_server_is_retried():
     session = ControlSession(
         ControlPlaneLocation(connection="embedded"), role="test", environ={EMBEDDED_ADDRESS: "127.0.0.1:1"}
     )

@@ -133,9 +133,9 @@ def test_results_come_back_the_runs_own_first(session, run_id):
     assert all(before <= ended <= run_status.server_time(session) for _, ended in found)
 
 
-def test_a_result_is_appended_once_by_whoever_comes_first(plane, session, run_id):
-    test_results.append(session, retries(), result(run_id))
-    test_results.append(session, retries(), result(run_id, status="FAILED"))
+def test_a_result_is_appended_once_by_the_first_writer(plane, session, run_id):
+    test_results.append(session, patience(), result(run_id))
+    test_results.append(session, patience(), result(run_id, status="FAILED"))
 
     assert [row.status for row, _ in test_results.read(session, run_id)] == ["COMPLETED"]
     assert raw_count(plane, "TEST_RESULTS", run_id) == 1
@@ -286,7 +286,7 @@ def test_a_worker_that_would_have_to_wait_for_the_table_appends_its_result(plane
 def test_rows_of_a_write_that_was_given_up_are_not_there_twice(
     server: EmbeddedServer, plane: ControlPlane, run_id: str, table: str
 ) -> None:
-    """The answer was lost, and the worker was told to end before it could look."""
+    """The response was lost, and the worker was stopped before it could look it up."""
     shared = WorkerSharedState(clock=FakeClock())
     flusher = ResultFlusher(plane.session, replace(ME, run_id=run_id), "t", shared, shared.clock, period_s=5.0)
     shared.lines.append(WorkerLogLine(level="INFO", message="1", details=None, timestamp=MOMENT))

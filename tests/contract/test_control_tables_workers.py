@@ -32,7 +32,7 @@ QUERIES = [
 ]
 BOUND = {
     "run_status.publish": 1,  # GREATEST takes no text
-    "run_leases.join": "2",  # claim_first has the term 1 of run 1
+    "run_leases.join": "2",  # claim_first has the lease 1 of run 1
     "schedules.complain_first": "2",  # settle_first has the row of schedule 1
 }
 
@@ -77,9 +77,9 @@ def test_windows_come_back_as_they_were_written(session, run_id):
     assert run_measurements.read_windows(session, "another run") == ()
 
 
-def test_a_window_is_appended_once_whoever_tries_again(plane, session, run_id):
-    run_measurements.append_window(session, retries(), run_id, window())
-    run_measurements.append_window(session, retries(), run_id, window(seconds=99.0))
+def test_a_window_is_appended_once_after_retries(plane, session, run_id):
+    run_measurements.append_window(session, patience(), run_id, window())
+    run_measurements.append_window(session, patience(), run_id, window(seconds=99.0))
 
     assert run_measurements.read_windows(session, run_id) == (window(),)
     assert raw_count(plane, "WINDOW_RESULTS", run_id) == 1

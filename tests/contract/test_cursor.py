@@ -22,7 +22,7 @@ def requests_with(server: EmbeddedServer, text: str) -> list[dict[str, Any]]:
 # --- rowcount and results --------------------------------------------------------------------------------------------
 
 
-def test_rowcount_says_how_many_rows_were_selected_or_changed(cursor):
+def test_rowcount_is_the_number_of_selected_or_changed_rows(cursor):
     counts = {}
     for name, statement in {
         "create": "CREATE TABLE T (A INTEGER, B INTEGER)",
@@ -69,7 +69,7 @@ def test_a_compare_and_set_is_answered_by_its_rowcount(cursor):
     assert (first, second) == (1, 0)
 
 
-def test_every_statement_has_a_query_id_of_its_own(cursor):
+def test_every_statement_has_a_separate_query_id(cursor):
     ids = [cursor.execute(text).sfqid for text in ("SELECT 1", "SELECT 1", "CREATE TABLE T (A INTEGER)")]
 
     assert len(set(ids)) == 3
@@ -190,7 +190,7 @@ def test_a_result_of_a_hundred_thousand_rows_arrives_whole(cursor):
 
 
 @pytest.mark.parametrize("count", [1, 1_000, 20_000])
-def test_executemany_is_one_request_whatever_the_number_of_rows(server, cursor, database, count):
+def test_executemany_is_one_request_for_any_number_of_rows(server, cursor, database, count):
     rows = [(n, f"name {n}", n / 4, None if n % 3 == 0 else n % 2 == 0) for n in range(count)]
     cursor.execute(f"CREATE TABLE {database}_MANY (N INTEGER, S VARCHAR, F FLOAT, B BOOLEAN)")
 

@@ -1,4 +1,4 @@
-"""`loadgen doctor` against a real server: finds what is wrong, says what to do, changes nothing."""
+"""`loadgen doctor` against a real server: finds problems, prints hints, changes nothing."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_file_that_others_may_write_is_a_configuration_problem(tmp_path):
     assert found["connection"]["hint"] == f"Run: chmod 600 {file}"
 
 
-def test_nothing_listening_is_told_and_the_rest_skipped(tmp_path, closed_port):
+def test_a_port_without_a_listener_is_reported_and_the_rest_skipped(tmp_path, closed_port):
     write_connection(tmp_path, closed_port)
 
     code, found = looked("-c", "real")
@@ -191,7 +191,7 @@ def test_nothing_listening_is_told_and_the_rest_skipped(tmp_path, closed_port):
     assert found["tables"]["message"] == "skipped, because check 'log-in' failed"
 
 
-def test_an_embedded_server_that_is_not_there_is_told(monkeypatch, closed_port):
+def test_a_missing_embedded_server_is_reported(monkeypatch, closed_port):
     monkeypatch.setenv(EMBEDDED_ADDRESS, f"127.0.0.1:{closed_port}")
 
     code, found = looked("-c", "embedded")

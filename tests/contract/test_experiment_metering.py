@@ -21,7 +21,7 @@ from orchestrator.experiment.metering import MeteringFailed, NothingMetered, met
 from tests.contract.test_experiments import CONFIG, measurement
 from tests.control_plane import ControlPlane, retries
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import scenario
+from tests.process.run_harness import scenario
 
 pytestmark = pytest.mark.any_driver
 

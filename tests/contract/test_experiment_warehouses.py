@@ -1,4 +1,4 @@
-"""Warehouses that an experiment makes for its arms: there while it measures, and gone however it ends."""
+"""Warehouses that an experiment creates for its arms: they exist while it measures, and are dropped at every end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from orchestrator.experiment.warehouse_settings import (
 )
 from tests.control_plane import ControlPlane, retries
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import scenario
+from tests.process.run_harness import scenario
 
 pytestmark = pytest.mark.any_driver
 
@@ -158,7 +158,7 @@ def test_a_lost_answer_makes_and_drops_it_all_the_same(made: Made, server: Embed
     assert made.shown() == []
 
 
-def test_what_cannot_be_made_is_an_error_and_leaves_nothing(made: Made, server: EmbeddedServer) -> None:
+def test_a_warehouse_that_cannot_be_created_is_an_error_and_leaves_nothing(made: Made, server: EmbeddedServer) -> None:
     server.fault(match="^CREATE WAREHOUSE", kind="error", errno=3001)
 
     with pytest.raises(LoadgenError):
@@ -169,7 +169,9 @@ def test_what_cannot_be_made_is_an_error_and_leaves_nothing(made: Made, server: 
     assert (made.shown(), made.recover()) == ([], [])
 
 
-def test_one_that_could_not_be_made_is_made_by_the_next_attempt(made: Made, server: EmbeddedServer) -> None:
+def test_a_warehouse_that_could_not_be_created_is_created_by_the_next_attempt(
+    made: Made, server: EmbeddedServer
+) -> None:
     server.fault(match="^CREATE WAREHOUSE", kind="error", errno=3001, count=1)
     with pytest.raises(LoadgenError):
         made.apply()

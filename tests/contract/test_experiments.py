@@ -75,8 +75,8 @@ def test_one_process_begins_a_block(plane: ControlPlane, session: ControlSession
         won = list(threads.map(begin, [1, 2, 3, 4]))
 
     assert sorted(won) == [False, False, False, True]
-    assert experiments.begin_block(session, retries(), experiment_id, 1, won.index(True) + 1)  # said again
-    assert experiments.begin_block(session, retries(), experiment_id, 2, 1)
+    assert experiments.begin_block(session, patience(), experiment_id, 1, won.index(True) + 1)  # repeated
+    assert experiments.begin_block(session, patience(), experiment_id, 2, 1)
     assert experiments.blocks(session, experiment_id) == (1, 2)
 
 
@@ -85,10 +85,10 @@ def test_a_measurement_is_recorded_once_and_read_as_it_was(session: ControlSessi
     failed = measurement(attempt=2, run_id=None, outcome=MeasurementOutcome.FAILED, billed=None, figures=None,
                          reason="x" * 5_000)  # fmt: skip
 
-    assert experiments.record(session, retries(), experiment_id, measurement())
-    assert experiments.record(session, retries(), experiment_id, measurement())  # the same, said again
-    assert not experiments.record(session, retries(), experiment_id, measurement(run_id="run-2"))
-    assert experiments.record(session, retries(), experiment_id, failed)
+    assert experiments.record(session, patience(), experiment_id, measurement())
+    assert experiments.record(session, patience(), experiment_id, measurement())  # the same, repeated
+    assert not experiments.record(session, patience(), experiment_id, measurement(run_id="run-2"))
+    assert experiments.record(session, patience(), experiment_id, failed)
 
     ok, other = experiments.measurements(session, experiment_id)
     assert ok == measurement()
@@ -152,13 +152,13 @@ def test_a_list_has_the_newest_end_of_each(session: ControlSession) -> None:
     assert [(one.experiment_id, one.verdict) for one in found] == [(fresh, None), (ended, "decided")]
 
 
-def test_a_foreign_experiment_is_told(session: ControlSession) -> None:
+def test_a_foreign_experiment_is_reported(session: ControlSession) -> None:
     with pytest.raises(RowUnreadable, match="CONFIG"):
         read_experiment_result(session, retries(), new(session))
 
 
 @pytest.mark.parametrize("figures", ["{", "[]", "{}", '{"values": 1}'])
-def test_a_foreign_row_is_told(plane: ControlPlane, session: ControlSession, figures: str) -> None:
+def test_a_foreign_row_is_reported(plane: ControlPlane, session: ControlSession, figures: str) -> None:
     experiment_id = new(session)
     experiments.record(session, retries(), experiment_id, measurement())
     plane.change("UPDATE EXPERIMENT_MEASUREMENTS SET FIGURES = ? WHERE EXPERIMENT_ID = ?", figures, experiment_id)

@@ -74,7 +74,7 @@ def test_an_abort_request_ends_the_statement_on_the_server(server, database):
         lambda: [line for line in server.ask("/__loadgen/history") if line["sql_text"] == sql], "it is over"
     )
     connection.close()
-    # 4.x hears of its own abort from the server, 5.x stops listening.
+    # 4.x learns of its abort from the server, 5.x stops listening.
     assert shown(error) == (("OperationalError", 14) if MAJOR >= 5 else ("ProgrammingError", 604))
     assert [line["error_code"] for line in lines] == [604]
 
@@ -126,7 +126,7 @@ def test_an_error_of_the_server_keeps_its_number_state_and_text(load, statement,
     assert len(statement.requests) == 1
 
 
-def test_a_session_that_is_gone_is_an_error_on_both_kinds_of_connection(load, retrying, statement):
+def test_an_expired_session_is_an_error_on_both_kinds_of_connection(load, retrying, statement):
     statement.fault(kind="error", errno=390111, sqlstate="08001")
 
     errors = [failure_of(connection, statement.sql) for connection in (load, retrying)]
@@ -155,7 +155,7 @@ def test_a_session_that_an_administrator_ended_is_lost(load, retrying, statement
     assert classify(error).session_lost
 
 
-def test_an_expired_session_is_renewed_without_a_word(server, load, statement):
+def test_an_expired_session_is_renewed_without_a_warning(server, load, statement):
     number = load.session_id
     statement.fault(kind="expire_session", count=1)
 

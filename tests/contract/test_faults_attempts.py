@@ -1,8 +1,7 @@
-"""What a fault makes of one attempt and of several, per major: the facts that retries and counts are built on.
+"""The effect of a fault on one attempt and on several, per major: the facts that retries and counts are built on.
 
-`load` connections are the measured ones: one attempt, whatever happens. `retrying` ones are as other programs open
-them: the driver tries again. How many requests a statement really was is read from the server's journal, what it did
-from the table.
+`load` connections are the measured ones: exactly one attempt. `retrying` ones are as other programs open them: the
+driver retries. The number of requests of a statement is read from the server's journal, its effect from the table.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def test_a_connection_works_again_after_the_fault(load, statement, fault):
     assert rows == [(7,)]
 
 
-def test_what_was_not_retried_is_described_by_its_cause(load, statement):
+def test_a_failure_without_retries_is_described_by_its_cause(load, statement):
     statement.fault(kind="http_status", status=503)
 
     error = failure_of(load, statement.sql)

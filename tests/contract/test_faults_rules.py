@@ -1,4 +1,4 @@
-"""Rules of faults: what they match, how often they strike, and which are refused."""
+"""Rules of faults: what they match, how often they fire, and which are rejected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_count_limits_how_often_a_rule_strikes(server, load, statement):
     assert (rule["fired"], rule["count"]) == (2, 2)
 
 
-def test_probability_strikes_about_as_often_as_it_says(fresh, database):
+def test_probability_is_the_rate_at_which_a_rule_fires(fresh, database):
     profile = profile_of(fresh.address, database=database)
     fresh.fault(match="SELECT 7", kind="error", errno=100183, probability=0.25)
     connection = connect(profile, load_of(profile))
@@ -48,7 +48,7 @@ def test_probability_strikes_about_as_often_as_it_says(fresh, database):
     assert 25 <= len(codes) <= 80  # more than four standard deviations to both sides
 
 
-def test_a_rule_strikes_only_what_it_matches_whatever_the_case(server, load, database):
+def test_a_rule_fires_only_on_matching_statements_ignoring_case(server, load, database):
     server.fault(match=rf"from\s+struck_{database.lower()}\b", kind="error", errno=100183)
     cursor = load.cursor()
     cursor.execute(f"CREATE TABLE STRUCK_{database} (A INTEGER)")

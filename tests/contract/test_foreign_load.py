@@ -34,7 +34,7 @@ def of_run(server: EmbeddedServer, database: str) -> Iterator[QueryHistory]:
         yield found
 
 
-def test_what_others_execute_counts_with_the_time_that_they_take_of_a_span(connect, server, named, database, of_run):
+def test_statements_of_others_count_with_their_overlap_with_a_span(connect, server, named, database, of_run):
     """Also while they execute, and when they began before the span or end after it."""
     warehouse, tag = f"WH_{database}", f'{{"app":"{APPLICATION}","run":"r","window":1}}'
     other, run = (connect(warehouse=warehouse, session_parameters={"QUERY_TAG": of}) for of in ("", tag))

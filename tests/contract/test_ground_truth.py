@@ -1,6 +1,6 @@
-"""What the server says of the statements it ran, without Snowflake's habits.
+"""The server's record of executed statements, without the delays and limits of Snowflake's history.
 
-A benchmark is checked against this, so it must have every statement, once, with its own times.
+A benchmark is checked against it, so it must have every statement, once, with exact times.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def test_since_leaves_out_what_began_before(tagged, server, database):
     assert [line["sql_text"] for line in lines] == ["SELECT 'after'"]
 
 
-def test_waiting_for_a_slot_is_told_apart_from_working(server, connect, database):
+def test_waiting_for_a_slot_is_separate_from_execution(server, connect, database):
     one = connect(warehouse=f"ONE_{database}").cursor()
     one.execute(f"ALTER WAREHOUSE ONE_{database} SET MAX_CONCURRENCY_LEVEL = 1")
     holder, *clients = (
@@ -114,7 +114,7 @@ def test_waiting_for_a_slot_is_told_apart_from_working(server, connect, database
         wait_until(lambda: are(1, 0), "the only slot is taken")
         works = [pool.submit(client.cursor().execute, "SELECT SYSTEM$WAIT(100, 'MILLISECONDS')") for client in clients]
         wait_until(lambda: are(1, 2), "two are queued")
-        queued_ms = server.let_pass(200)
+        queued_ms = server.wait_server_ms(200)
         one.execute(f"SELECT SYSTEM$CANCEL_ALL_QUERIES({holder.session_id})")
         assert isinstance(holding.exception(PATIENCE_S), ProgrammingError)
         for work in works:

@@ -52,8 +52,8 @@ def test_a_worker_whose_registration_was_not_answered_is_not_its_own_duplicate(p
 
 
 @pytest.mark.parametrize("other", [{"pid": 101}, {"hostname": "other"}, {}], ids=["process", "host", "nothing"])
-def test_a_living_duplicate_is_refused_whatever_differs(session, me, other):
-    register(session, retries(), me, silent_ms=SILENT_MS)
+def test_a_living_duplicate_is_rejected_whatever_differs(session, me, other):
+    register(session, patience(), me, silent_ms=SILENT_MS)
     beat(session, me, said(2))
 
     with pytest.raises(DuplicateWorker) as refused:
@@ -137,7 +137,7 @@ def test_a_predecessor_is_silent_only_after_its_time(plane, session, me):
 
     heard = re.search(r"was ([\d.]+) s ago", str(refused.value))
     assert heard is not None
-    assert SILENT_MS // 2 <= float(heard[1]) * 1000 <= my_row(session, me).age_ms + 100  # it is told in tenths
+    assert SILENT_MS // 2 <= float(heard[1]) * 1000 <= my_row(session, me).age_ms + 100  # it is given in tenths
 
 
 @pytest.mark.parametrize("ended", ENDINGS)

@@ -1,4 +1,5 @@
-"""Events of a term, when answers are lost and several write at once: real SQL through both majors of the connector."""
+"""Events of a lease, when responses are lost and several write at once: real SQL through both majors of the
+connector."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def test_more_events_than_one_batch_arrive_in_order(plane, run_id):
     assert list(catch_up(plane.session, run_id, count)) == []
 
 
-def test_an_event_nobody_can_read_does_not_hide_the_next(plane, run_id):
+def test_an_unreadable_event_does_not_hide_the_next(plane, run_id):
     odd = [
         ("REBOOT", "{}"),
         ("STOP", "not JSON"),
@@ -106,7 +107,7 @@ def test_an_event_nobody_can_read_does_not_hide_the_next(plane, run_id):
     assert all(event.due_in_ms is None for event in events)
 
 
-def test_what_a_command_says_and_when_it_is_due_survive_the_way(plane, run_id):
+def test_the_content_and_due_time_of_a_command_survive_the_transport(plane, run_id):
     moment = server_time(plane.session) + timedelta(hours=1)
     command = SetWorkerTarget(
         target_connections=64,

@@ -1,4 +1,4 @@
-"""The keeper of a term: real SQL through both majors of the connector."""
+"""The keeper of a lease: real SQL through both majors of the connector."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUICK = LeaseTimes(ttl_s=2 * TTL_S, renew_s=0.05, margin_s=5)
 
 
 def was_renewed(plane: ControlPlane, run_id: str) -> bool:
-    """Its term lasts longer than the one that was claimed."""
+    """Its lease expires later than the one that was claimed."""
     return plane.leases(run_id)[-1][2] > TTL_S * 1000
 
 
@@ -54,7 +54,7 @@ def test_a_keeper_renews_until_it_is_stopped_and_then_makes_room(plane, run_id):
     assert plane.claim(run_id).epoch == 2
 
 
-def test_a_keeper_that_does_not_release_leaves_its_term_to_expire(plane, run_id):
+def test_a_keeper_that_does_not_release_leaves_its_lease_to_expire(plane, run_id):
     keeper = keeper_of(plane, plane.claim(run_id), QUICK)
     keeper.start()
 
@@ -97,7 +97,7 @@ def test_a_keeper_that_is_refused_ends_by_itself(plane, run_id):
     keeper.stop()
 
 
-def test_slow_renewals_keep_a_term_whose_times_allow_it(plane, run_id):
+def test_slow_renewals_keep_a_lease_whose_times_allow_it(plane, run_id):
     """Half a second there and back, more than the pause between renewals."""
     plane.server.fault(match="^UPDATE RUN_LEASES", kind="latency", ms=500)
     keeper = keeper_of(plane, plane.claim(run_id), QUICK)
@@ -134,7 +134,7 @@ def test_a_renewal_that_was_slow_and_succeeded_does_not_extend_trust_beyond_its_
 
 
 @pytest.mark.parametrize("fault", NOT_ANSWERED, ids=FAULT_IDS)
-def test_a_renewal_that_fails_once_and_then_succeeds_keeps_the_term(plane, run_id, fault):
+def test_a_renewal_that_fails_once_and_then_succeeds_keeps_the_lease(plane, run_id, fault):
     clock = FakeClock()
     term = plane.claim(run_id)
     keeper = LeaseKeeper(plane.open("lease"), term, LeaseTimes(), claimed_ns=0, clock=clock)
@@ -150,7 +150,7 @@ def test_a_renewal_that_fails_once_and_then_succeeds_keeps_the_term(plane, run_i
 
 
 def test_a_keeper_whose_new_session_is_refused_for_good_lives_on_until_trust_ends(plane, run_id, caplog):
-    """The session is gone, and opening another one is no ControlFailed: the thread must not die of it."""
+    """The session is lost, and opening another one raises no ControlFailed: the thread must survive it."""
     environ = dict(plane.environ)
     session = ControlSession(plane.place, role="lease", environ=environ)
     clock = SystemClock()

@@ -1,4 +1,4 @@
-"""Terms of office: claimed, renewed and released by real SQL through both majors of the connector."""
+"""Leases: claimed, renewed and released by real SQL through both majors of the connector."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STARTING = StatusChange(
 
 
 def assert_powerless(plane: ControlPlane, term: Lease) -> None:
-    """Nothing that is done in the name of this term has any effect."""
+    """No statement with this lease has any effect."""
     tables = [f"SELECT * FROM {table} WHERE RUN_ID = ?" for table in ("RUN_LEASES", "RUN_CONTROL_EVENTS", "RUN_STATUS")]
     before = [sorted(plane.rows(table, term.key)) for table in tables]
 
@@ -41,7 +41,7 @@ def assert_powerless(plane: ControlPlane, term: Lease) -> None:
     assert [sorted(plane.rows(table, term.key)) for table in tables] == before
 
 
-def test_the_first_to_claim_gets_epoch_one_for_a_term(plane, run_id):
+def test_the_first_claim_gets_epoch_one(plane, run_id):
     term = plane.claim(run_id, ttl_s=TTL_S)
 
     ((epoch, owner, remaining_ms),) = plane.leases(run_id)
@@ -49,7 +49,7 @@ def test_the_first_to_claim_gets_epoch_one_for_a_term(plane, run_id):
     assert 0 < remaining_ms <= TTL_S * 1000
 
 
-def test_a_term_that_lasts_is_nobody_elses(plane, run_id):
+def test_a_valid_lease_belongs_to_its_owner_only(plane, run_id):
     plane.claim(run_id)
 
     assert claim(plane.session, retries(), run_id, new_owner(), TTL_S) is None
@@ -57,14 +57,14 @@ def test_a_term_that_lasts_is_nobody_elses(plane, run_id):
 
 
 @pytest.mark.parametrize("since_s", [-1, 1, TAKEOVER_MARGIN_S - 2], ids=["it lasts", "just over", "almost long enough"])
-def test_a_term_must_be_over_for_the_margin_before_there_is_a_successor(plane, since_s):
+def test_a_lease_must_be_expired_for_the_margin_before_there_is_a_successor(plane, since_s):
     def tried_within_the_margin() -> bool:
-        """The server's clock goes on. Once it has passed the margin, an attempt says nothing."""
+        """The server's clock continues. Once it has passed the margin, an attempt proves nothing."""
         run_id = plane.new_run()
         plane.claim(run_id)
         plane.expire(run_id, since_s=since_s)
-        term = claim(plane.session, retries(), run_id, new_owner(), TTL_S)
-        # SQL says so too, whatever the claimant thinks he has read.
+        term = claim(plane.session, patience(), run_id, new_owner(), TTL_S)
+        # The guard of the SQL holds as well, also for a claimant with an old view.
         rows = plane.session.execute(load_queries("run_leases")["claim_next"], "x", 30_000, run_id, 1, -MARGIN_MS)
         (_, _, remaining_ms), *successors = plane.leases(run_id)
         if remaining_ms <= -MARGIN_MS:
@@ -87,8 +87,8 @@ def test_after_the_margin_the_next_epoch_begins_and_the_last_holder_is_powerless
     assert emit(plane.session, retries(), new, start_event()) == 1
 
 
-def test_a_holder_who_slept_past_his_term_is_refused_before_there_is_a_successor(plane, run_id):
-    """The instant between the end of a term and the insert of the next: it must not come back to life."""
+def test_a_holder_that_was_paused_beyond_its_lease_is_rejected_before_there_is_a_successor(plane, run_id):
+    """The time between the expiry of a lease and the insert of the next: it must not become valid again."""
     term = plane.claim(run_id)
     plane.expire(run_id, since_s=0.2)
 
@@ -100,7 +100,7 @@ def test_a_holder_who_slept_past_his_term_is_refused_before_there_is_a_successor
 
 
 @pytest.mark.parametrize("field", ["key", "epoch", "owner"])
-def test_a_term_that_differs_in_anything_is_not_the_holders(plane, run_id, field):
+def test_a_lease_that_differs_in_any_value_is_not_the_holders(plane, run_id, field):
     term = plane.claim(run_id)
     forged = replace(term, **{field: {"key": plane.new_run(), "epoch": 2, "owner": new_owner()}[field]})
 
@@ -165,7 +165,7 @@ def test_a_claim_that_was_lost_on_its_way_does_not_take_what_another_got_meanwhi
     assert [lease[:2] for lease in plane.leases(run_id)][-1] == (epoch, winners[0].owner)
 
 
-def test_an_owners_name_fits_its_column_and_is_nobody_elses(monkeypatch):
+def test_the_name_of_an_owner_fits_its_column_and_is_unique(monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "h" * 300)
 
     names = {new_owner() for _ in range(100)}

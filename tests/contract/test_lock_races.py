@@ -12,7 +12,7 @@ from snowflake.connector.errors import ProgrammingError
 from tests.contract.lock_builders import (
     LOCKED,
     PRIMARY_KEY,
-    Crowd,
+    ConcurrentSessions,
     add,
     make_table,
     outcome,
@@ -26,16 +26,16 @@ pytestmark = pytest.mark.any_driver
 
 @pytest.fixture(scope="module")
 def server(lenient: EmbeddedServer) -> EmbeddedServer:
-    """Rows are locked and looked at again as in PostgreSQL."""
+    """Rows are locked and read again as in PostgreSQL."""
     return lenient
 
 
-# --- races ------------------------------------------------------------------------------------------------------------
+# --- races -----------------------------------------------------------------------------------------------------------
 
 
-def test_sixteen_writers_allocate_numbers_without_a_gap_or_a_double(crowd: Crowd) -> None:
+def test_sixteen_writers_allocate_numbers_without_a_gap_or_a_double(concurrent: ConcurrentSessions) -> None:
     writers, each = 16, 10
-    sessions = crowd.sessions(writers)
+    sessions = concurrent.sessions(writers)
     sessions[0](
         "CREATE OR REPLACE HYBRID TABLE EVENTS (RUN_ID VARCHAR(36), SEQUENCE_ID NUMBER, EVENT_ID"
         " VARCHAR(36), WRITER NUMBER,"
@@ -58,11 +58,11 @@ def test_sixteen_writers_allocate_numbers_without_a_gap_or_a_double(crowd: Crowd
         return counts
 
     # All of them want the first number, and wait for one who takes it and gives it back: they have met.
-    holder = crowd.session()
+    holder = concurrent.session()
     holder("BEGIN")
     holder("INSERT INTO EVENTS VALUES ('r', 1, 'none', -1)")
-    works = [crowd.start(allocate, writer) for writer in range(writers)]
-    crowd.wait_blocked("INSERT INTO EVENTS", works)
+    works = [concurrent.start(allocate, writer) for writer in range(writers)]
+    concurrent.wait_blocked("INSERT INTO EVENTS", works)
     holder("ROLLBACK")
     results = [work.result(PATIENCE_S) for work in works]
 
@@ -73,8 +73,8 @@ def test_sixteen_writers_allocate_numbers_without_a_gap_or_a_double(crowd: Crowd
     assert sum(result["lost"] for result in results) >= writers - 1
 
 
-def test_one_of_many_wins_each_epoch_of_a_lease(crowd: Crowd) -> None:
-    sessions = crowd.sessions(12)
+def test_one_of_many_wins_each_epoch_of_a_lease(concurrent: ConcurrentSessions) -> None:
+    sessions = concurrent.sessions(12)
     sessions[0](
         "CREATE OR REPLACE HYBRID TABLE LEASES (RUN_ID VARCHAR, EPOCH NUMBER, OWNER NUMBER,"
         " PRIMARY KEY (RUN_ID, EPOCH))"
@@ -91,13 +91,15 @@ def test_one_of_many_wins_each_epoch_of_a_lease(crowd: Crowd) -> None:
                     raise
         return won
 
-    won = [epoch for work in [crowd.start(claim, owner) for owner in range(12)] for epoch in work.result(PATIENCE_S)]
+    won = [
+        epoch for work in [concurrent.start(claim, owner) for owner in range(12)] for epoch in work.result(PATIENCE_S)
+    ]
 
     assert sorted(won) == list(range(1, 9))
 
 
-def test_compare_and_set_from_32_connections_loses_no_update(crowd: Crowd, hybrid: str) -> None:
-    sessions = crowd.sessions(32)
+def test_compare_and_set_from_32_connections_loses_no_update(concurrent: ConcurrentSessions, hybrid: str) -> None:
+    sessions = concurrent.sessions(32)
     all_have_seen = threading.Barrier(32)
 
     def compete(sql: Sql) -> int:
@@ -109,36 +111,38 @@ def test_compare_and_set_from_32_connections_loses_no_update(crowd: Crowd, hybri
             won += sql.count(f"UPDATE {hybrid} SET N = ? WHERE ID = 1 AND N = ?", seen + 1, seen)
         return won
 
-    won = crowd.all(compete, sessions)
+    won = concurrent.all(compete, sessions)
 
     assert sessions[0].value(f"SELECT N FROM {hybrid} WHERE ID = 1") == sum(won)
     assert 0 < sum(won) <= 1 + 32 * 7  # of the first turn one has won
 
 
-def test_increments_from_many_connections_all_arrive(crowd: Crowd, table: str) -> None:
+def test_increments_from_many_connections_all_arrive(concurrent: ConcurrentSessions, table: str) -> None:
     # 16, because more than 20 waiters are too many for a standard table
-    sessions = crowd.sessions(16)
+    sessions = concurrent.sessions(16)
 
     def increment(sql: Sql) -> int:
         return sum(sql.count(add(table, 1)) for _ in range(8))
 
-    changed = crowd.all(increment, sessions)
+    changed = concurrent.all(increment, sessions)
 
     assert sum(changed) == 16 * 8
     assert sessions[0].value(f"SELECT N FROM {table} WHERE ID = 1") == 16 * 8
 
 
-# --- deadlocks --------------------------------------------------------------------------------------------------------
+# --- deadlocks -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["ROLLBACK", "COMMIT"])
-def test_of_a_deadlock_the_newest_statement_is_the_only_victim(crowd: Crowd, hybrid: str, end: str) -> None:
-    older, newer = crowd.sessions(2)
+def test_of_a_deadlock_the_newest_statement_is_the_only_victim(
+    concurrent: ConcurrentSessions, hybrid: str, end: str
+) -> None:
+    older, newer = concurrent.sessions(2)
     for sql, row in ((older, 1), (newer, 2)):
         sql("BEGIN")
         sql(add(hybrid, row))
-    waiting = crowd.start(older.count, f"UPDATE {hybrid} SET N = N + 10 WHERE ID = 2")
-    crowd.wait_blocked(f"UPDATE {hybrid} SET N = N + 10", waiting)
+    waiting = concurrent.start(older.count, f"UPDATE {hybrid} SET N = N + 10 WHERE ID = 2")
+    concurrent.wait_blocked(f"UPDATE {hybrid} SET N = N + 10", waiting)
 
     with pytest.raises(ProgrammingError) as victim:
         newer(f"UPDATE {hybrid} SET N = N + 100 WHERE ID = 1")
@@ -152,14 +156,14 @@ def test_of_a_deadlock_the_newest_statement_is_the_only_victim(crowd: Crowd, hyb
     assert older(f"SELECT N FROM {hybrid} ORDER BY ID") == [(1,), (10 + kept,), (0,)]
 
 
-def test_a_deadlock_over_two_standard_tables_has_one_victim_too(crowd: Crowd, standard: str) -> None:
-    older, newer = crowd.sessions(2)
-    second = make_table(crowd, "TABLE")
+def test_a_deadlock_over_two_standard_tables_has_one_victim_too(concurrent: ConcurrentSessions, standard: str) -> None:
+    older, newer = concurrent.sessions(2)
+    second = make_table(concurrent, "TABLE")
     for sql, table in ((older, standard), (newer, second)):
         sql("BEGIN")
         sql(add(table, 1))
-    waiting = crowd.start(older.count, add(second, 2))
-    crowd.wait_blocked(f"UPDATE {second}", waiting)
+    waiting = concurrent.start(older.count, add(second, 2))
+    concurrent.wait_blocked(f"UPDATE {second}", waiting)
 
     with pytest.raises(ProgrammingError) as victim:
         newer(add(standard, 2))
@@ -172,8 +176,10 @@ def test_a_deadlock_over_two_standard_tables_has_one_victim_too(crowd: Crowd, st
     assert older(f"SELECT N FROM {second} ORDER BY ID") == [(0,), (1,), (0,)]
 
 
-def test_deadlocks_in_a_crowd_lose_and_double_nothing(crowd: Crowd, hybrid: str) -> None:
-    sessions = crowd.sessions(6)
+def test_deadlocks_in_a_concurrent_sessions_lose_and_double_nothing(
+    concurrent: ConcurrentSessions, hybrid: str
+) -> None:
+    sessions = concurrent.sessions(6)
 
     def swap(index: int) -> int:
         sql, done = sessions[index], 0
@@ -192,6 +198,6 @@ def test_deadlocks_in_a_crowd_lose_and_double_nothing(crowd: Crowd, hybrid: str)
                 done += 1
         return done
 
-    done = sum(work.result(PATIENCE_S) for work in [crowd.start(swap, index) for index in range(6)])
+    done = sum(work.result(PATIENCE_S) for work in [concurrent.start(swap, index) for index in range(6)])
 
     assert sessions[0](f"SELECT N FROM {hybrid} ORDER BY ID") == [(done,), (done,), (0,)]

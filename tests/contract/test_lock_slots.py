@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.lock_builders import (
     CANCELED,
-    Crowd,
+    ConcurrentSessions,
     _numbers,
     add,
     outcome,
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.any_driver
 
 @pytest.fixture(scope="module")
 def server(lenient: EmbeddedServer) -> EmbeddedServer:
-    """Rows are locked and looked at again as in PostgreSQL."""
+    """Rows are locked and read again as in PostgreSQL."""
     return lenient
 
 
 @pytest.fixture
-def narrow(crowd: Crowd) -> Iterator[str]:
+def narrow(concurrent: ConcurrentSessions) -> Iterator[str]:
     """A warehouse that runs one statement at a time."""
-    sql, name = crowd.session(), f"NARROW_{next(_numbers)}"
+    sql, name = concurrent.session(), f"NARROW_{next(_numbers)}"
     sql(f"CREATE WAREHOUSE {name} MAX_CONCURRENCY_LEVEL = 1")
     sql("USE WAREHOUSE COMPUTE_WH")
     yield name
@@ -37,20 +37,20 @@ def narrow(crowd: Crowd) -> Iterator[str]:
 
 
 def test_a_statement_that_waits_for_a_lock_holds_no_slot_and_its_wait_is_on_record(
-    crowd: Crowd, server: EmbeddedServer, table: str, narrow: str
+    concurrent: ConcurrentSessions, server: EmbeddedServer, table: str, narrow: str
 ) -> None:
     tag = str(uuid.uuid4())
-    holder = crowd.session()
-    waiter = crowd.session(warehouse=narrow, QUERY_TAG=tag)
-    reader = crowd.session(warehouse=narrow)
+    holder = concurrent.session()
+    waiter = concurrent.session(warehouse=narrow, QUERY_TAG=tag)
+    reader = concurrent.session(warehouse=narrow)
     holder("BEGIN")
     holder(add(table, 1))
 
-    waiting = crowd.start(waiter.count, add(table, 1))
-    crowd.wait_blocked(f"UPDATE {table}", waiting)
+    waiting = concurrent.start(waiter.count, add(table, 1))
+    concurrent.wait_blocked(f"UPDATE {table}", waiting)
     running = server.ask("/__loadgen/stats")["warehouses"][narrow]["running"]
     read = reader.value(f"SELECT N FROM {table} WHERE ID = 1")
-    waited_ms = server.let_pass(500)  # long enough for a hybrid statement to be recorded
+    waited_ms = server.wait_server_ms(500)  # long enough for a hybrid statement to be recorded
     holder("COMMIT")
 
     assert outcome(waiting) == 1
@@ -69,12 +69,12 @@ def test_a_statement_that_waits_for_a_lock_holds_no_slot_and_its_wait_is_on_reco
     assert entry["total_ms"] - entry["execution_ms"] - entry["queued_ms"] >= waited_ms
 
 
-def test_commit_and_rollback_need_no_slot(crowd: Crowd, table: str, narrow: str) -> None:
-    mine, hog = crowd.session(warehouse=narrow), crowd.session(warehouse=narrow)
-    watcher = crowd.session()
+def test_commit_and_rollback_need_no_slot(concurrent: ConcurrentSessions, table: str, narrow: str) -> None:
+    mine, hog = concurrent.session(warehouse=narrow), concurrent.session(warehouse=narrow)
+    watcher = concurrent.session()
     mine("BEGIN")
     mine(add(table, 1))
-    sleeping = crowd.start(hog, "SELECT SYSTEM$WAIT(60)")
+    sleeping = concurrent.start(hog, "SELECT SYSTEM$WAIT(60)")
     wait_until(lambda: watcher(f"SHOW WAREHOUSES LIKE '{narrow}'")[0][7] == 1, "the slot is taken")
 
     mine("COMMIT")
@@ -85,15 +85,17 @@ def test_commit_and_rollback_need_no_slot(crowd: Crowd, table: str, narrow: str)
     assert outcome(sleeping) == CANCELED
 
 
-def test_many_waiters_leave_the_warehouse_free_for_others(crowd: Crowd, table: str, narrow: str) -> None:
-    holder = crowd.session()
-    waiters = crowd.sessions(12, warehouse=narrow)
-    reader = crowd.session(warehouse=narrow)
+def test_many_waiters_leave_the_warehouse_free_for_others(
+    concurrent: ConcurrentSessions, table: str, narrow: str
+) -> None:
+    holder = concurrent.session()
+    waiters = concurrent.sessions(12, warehouse=narrow)
+    reader = concurrent.session(warehouse=narrow)
     holder("BEGIN")
     holder(add(table, 1))
 
-    works = [crowd.start(waiter.count, add(table, 1)) for waiter in waiters]
-    crowd.wait_blocked(f"UPDATE {table}", works)
+    works = [concurrent.start(waiter.count, add(table, 1)) for waiter in waiters]
+    concurrent.wait_blocked(f"UPDATE {table}", works)
     read = reader.value(f"SELECT N FROM {table} WHERE ID = 1")
     holder("COMMIT")
 

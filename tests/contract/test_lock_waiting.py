@@ -12,7 +12,7 @@ from tests.contract.lock_builders import (
     LOCKED,
     PRIMARY_KEY,
     TIMED_OUT,
-    Crowd,
+    ConcurrentSessions,
     add,
     outcome,
 )
@@ -24,28 +24,30 @@ pytestmark = pytest.mark.any_driver
 
 @pytest.fixture(scope="module")
 def server(lenient: EmbeddedServer) -> EmbeddedServer:
-    """Rows are locked and looked at again as in PostgreSQL."""
+    """Rows are locked and read again as in PostgreSQL."""
     return lenient
 
 
-# --- waiting ----------------------------------------------------------------------------------------------------------
+# --- waiting ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_change_waits_for_the_transaction_that_holds_its_row_and_sees_the_result(crowd: Crowd, table: str) -> None:
-    holder, waiter = crowd.sessions(2)
+def test_a_change_waits_for_the_transaction_that_holds_its_row_and_sees_the_result(
+    concurrent: ConcurrentSessions, table: str
+) -> None:
+    holder, waiter = concurrent.sessions(2)
     holder("BEGIN")
     holder(f"UPDATE {table} SET N = 100 WHERE ID = 1")
 
-    waiting = crowd.start(waiter.count, add(table, 1))
-    crowd.wait_blocked(f"UPDATE {table} SET N = N + 1", waiting)
+    waiting = concurrent.start(waiter.count, add(table, 1))
+    concurrent.wait_blocked(f"UPDATE {table} SET N = N + 1", waiting)
     holder("COMMIT")
 
     assert outcome(waiting) == 1
     assert holder.value(f"SELECT N FROM {table} WHERE ID = 1") == 101
 
 
-def test_rows_of_a_hybrid_table_are_locked_one_by_one(crowd: Crowd, hybrid: str) -> None:
-    holder, other = crowd.sessions(2)
+def test_rows_of_a_hybrid_table_are_locked_one_by_one(concurrent: ConcurrentSessions, hybrid: str) -> None:
+    holder, other = concurrent.sessions(2)
     holder("BEGIN")
     holder(add(hybrid, 1))
 
@@ -55,20 +57,22 @@ def test_rows_of_a_hybrid_table_are_locked_one_by_one(crowd: Crowd, hybrid: str)
     holder("ROLLBACK")
 
 
-def test_a_standard_table_is_locked_as_a_whole(crowd: Crowd, standard: str) -> None:
-    holder, other = crowd.sessions(2)
+def test_a_standard_table_is_locked_as_a_whole(concurrent: ConcurrentSessions, standard: str) -> None:
+    holder, other = concurrent.sessions(2)
     holder("BEGIN")
     holder(add(standard, 1))
 
-    waiting = crowd.start(other.count, f"DELETE FROM {standard} WHERE ID = 3")
-    crowd.wait_blocked("DELETE", waiting)
+    waiting = concurrent.start(other.count, f"DELETE FROM {standard} WHERE ID = 3")
+    concurrent.wait_blocked("DELETE", waiting)
     holder("COMMIT")
 
     assert outcome(waiting) == 1
 
 
-def test_inserts_into_a_standard_table_do_not_wait_for_its_changes(crowd: Crowd, standard: str) -> None:
-    holder, other = crowd.sessions(2)
+def test_inserts_into_a_standard_table_do_not_wait_for_its_changes(
+    concurrent: ConcurrentSessions, standard: str
+) -> None:
+    holder, other = concurrent.sessions(2)
     holder("BEGIN")
     holder(add(standard, 1))
 
@@ -78,8 +82,8 @@ def test_inserts_into_a_standard_table_do_not_wait_for_its_changes(crowd: Crowd,
     assert other.value(f"SELECT COUNT(*) FROM {standard}") == 8
 
 
-def test_readers_never_wait_and_see_what_was_committed(crowd: Crowd, table: str) -> None:
-    holder, reader = crowd.sessions(2)
+def test_readers_never_wait_and_see_what_was_committed(concurrent: ConcurrentSessions, table: str) -> None:
+    holder, reader = concurrent.sessions(2)
     reader("BEGIN")
     holder("BEGIN")
     holder(f"UPDATE {table} SET N = 7")
@@ -92,23 +96,25 @@ def test_readers_never_wait_and_see_what_was_committed(crowd: Crowd, table: str)
     assert reader(f"SELECT ID, N FROM {table} ORDER BY ID") == [(1, 7), (2, 7), (4, 4)]
 
 
-def test_two_inserts_of_one_key_the_second_waits_for_the_first_transaction(crowd: Crowd, hybrid: str) -> None:
-    holder, other = crowd.sessions(2)
+def test_two_inserts_of_one_key_the_second_waits_for_the_first_transaction(
+    concurrent: ConcurrentSessions, hybrid: str
+) -> None:
+    holder, other = concurrent.sessions(2)
     for end, expected in (("ROLLBACK", 1), ("COMMIT", PRIMARY_KEY)):
         holder("BEGIN")
         holder(f"INSERT INTO {hybrid} VALUES (9, 1)")
 
-        waiting = crowd.start(other.count, f"INSERT INTO {hybrid} VALUES (9, 2)")
-        crowd.wait_blocked("INSERT", waiting)
+        waiting = concurrent.start(other.count, f"INSERT INTO {hybrid} VALUES (9, 2)")
+        concurrent.wait_blocked("INSERT", waiting)
         holder(end)
 
         assert outcome(waiting) == expected
         holder(f"DELETE FROM {hybrid} WHERE ID = 9")
 
 
-def test_a_row_held_by_another_transaction_times_out(crowd: Crowd, hybrid: str) -> None:
-    holder = crowd.session()
-    other = crowd.session(HYBRID_TABLE_LOCK_TIMEOUT=1)
+def test_a_row_held_by_another_transaction_times_out(concurrent: ConcurrentSessions, hybrid: str) -> None:
+    holder = concurrent.session()
+    other = concurrent.session(HYBRID_TABLE_LOCK_TIMEOUT=1)
     holder("BEGIN")
     holder(add(hybrid, 1))
 
@@ -121,9 +127,9 @@ def test_a_row_held_by_another_transaction_times_out(crowd: Crowd, hybrid: str) 
     assert other.count(add(hybrid, 1)) == 1
 
 
-def test_a_standard_table_held_by_another_transaction_times_out(crowd: Crowd, standard: str) -> None:
-    holder = crowd.session()
-    other = crowd.session(LOCK_TIMEOUT=1)
+def test_a_standard_table_held_by_another_transaction_times_out(concurrent: ConcurrentSessions, standard: str) -> None:
+    holder = concurrent.session()
+    other = concurrent.session(LOCK_TIMEOUT=1)
     holder("BEGIN")
     holder(add(standard, 1))
 
@@ -135,32 +141,36 @@ def test_a_standard_table_held_by_another_transaction_times_out(crowd: Crowd, st
     assert other.count(add(standard, 2)) == 1
 
 
-def test_the_lock_timeout_counts_for_every_statement_of_a_transaction(crowd: Crowd, hybrid: str) -> None:
-    holder, other = crowd.sessions(2, QUERY_TAG="its lock timeout changes")
+def test_the_lock_timeout_counts_for_every_statement_of_a_transaction(
+    concurrent: ConcurrentSessions, hybrid: str
+) -> None:
+    holder, other = concurrent.sessions(2, QUERY_TAG="its lock timeout changes")
     holder("BEGIN")
     holder(add(hybrid, 1))
     other("BEGIN")
     other(add(hybrid, 2))
     other("ALTER SESSION SET HYBRID_TABLE_LOCK_TIMEOUT = 1")
 
-    errors = [outcome(crowd.start(other, add(hybrid, 1))) for _ in range(2)]
+    errors = [outcome(concurrent.start(other, add(hybrid, 1))) for _ in range(2)]
     other("ROLLBACK")
-    errors.append(outcome(crowd.start(other, add(hybrid, 1))))
+    errors.append(outcome(concurrent.start(other, add(hybrid, 1))))
 
     assert errors == [LOCKED, LOCKED, LOCKED]
 
 
-def test_a_lock_timeout_of_zero_means_not_to_wait(crowd: Crowd, table: str) -> None:
-    holder = crowd.session()
-    other = crowd.session(HYBRID_TABLE_LOCK_TIMEOUT=0, LOCK_TIMEOUT=0)
+def test_a_lock_timeout_of_zero_means_not_to_wait(concurrent: ConcurrentSessions, table: str) -> None:
+    holder = concurrent.session()
+    other = concurrent.session(HYBRID_TABLE_LOCK_TIMEOUT=0, LOCK_TIMEOUT=0)
     holder("BEGIN")
     holder(add(table, 1))
 
-    assert outcome(crowd.start(other, add(table, 1))) == LOCKED
+    assert outcome(concurrent.start(other, add(table, 1))) == LOCKED
 
 
-def test_a_waiting_statement_obeys_the_statement_timeout_and_its_transaction_goes_on(crowd: Crowd, table: str) -> None:
-    holder, other = crowd.sessions(2)
+def test_a_waiting_statement_obeys_the_statement_timeout_and_its_transaction_goes_on(
+    concurrent: ConcurrentSessions, table: str
+) -> None:
+    holder, other = concurrent.sessions(2)
     holder("BEGIN")
     holder(add(table, 1))
     other("BEGIN")
@@ -175,12 +185,12 @@ def test_a_waiting_statement_obeys_the_statement_timeout_and_its_transaction_goe
     assert holder.value(f"SELECT COUNT(*) FROM {table} WHERE ID = 20") == 1
 
 
-def test_a_waiting_statement_can_be_cancelled(crowd: Crowd, table: str) -> None:
-    holder, waiter, killer = crowd.sessions(3)
+def test_a_waiting_statement_can_be_cancelled(concurrent: ConcurrentSessions, table: str) -> None:
+    holder, waiter, killer = concurrent.sessions(3)
     holder("BEGIN")
     holder(add(table, 1))
-    waiting = crowd.start(waiter.count, add(table, 1))
-    crowd.wait_blocked(f"UPDATE {table}", waiting)
+    waiting = concurrent.start(waiter.count, add(table, 1))
+    concurrent.wait_blocked(f"UPDATE {table}", waiting)
     query_id = killer.value(
         "SELECT QUERY_ID FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY()) WHERE EXECUTION_STATUS = 'blocked'"
         " AND QUERY_TEXT = ?",
@@ -195,15 +205,17 @@ def test_a_waiting_statement_can_be_cancelled(crowd: Crowd, table: str) -> None:
     assert killer.value(f"SELECT N FROM {table} WHERE ID = 1") == 2
 
 
-def test_of_25_waiters_for_a_standard_table_five_are_too_many_and_the_rest_succeed(crowd: Crowd, standard: str) -> None:
-    holder, *waiters = crowd.sessions(26)
+def test_of_25_waiters_for_a_standard_table_five_are_too_many_and_the_rest_succeed(
+    concurrent: ConcurrentSessions, standard: str
+) -> None:
+    holder, *waiters = concurrent.sessions(26)
     holder("BEGIN")
     holder(add(standard, 1))
 
-    works = [crowd.start(waiter.count, add(standard, 1)) for waiter in waiters]
+    works = [concurrent.start(waiter.count, add(standard, 1)) for waiter in waiters]
     wait_until(lambda: sum(work.done() for work in works) == 5, "five refused")
     refused = [work for work in works if work.done()]
-    crowd.wait_blocked(f"UPDATE {standard}", [work for work in works if work not in refused])
+    concurrent.wait_blocked(f"UPDATE {standard}", [work for work in works if work not in refused])
     errors = [work.exception() for work in refused]
     holder("COMMIT")
     outcomes = Counter(outcome(work) for work in works)
@@ -214,30 +226,32 @@ def test_of_25_waiters_for_a_standard_table_five_are_too_many_and_the_rest_succe
     assert holder.value(f"SELECT N FROM {standard} WHERE ID = 1") == 21
 
 
-def test_a_hybrid_table_has_no_limit_of_waiters(crowd: Crowd, hybrid: str) -> None:
-    holder, *waiters = crowd.sessions(26)
+def test_a_hybrid_table_has_no_limit_of_waiters(concurrent: ConcurrentSessions, hybrid: str) -> None:
+    holder, *waiters = concurrent.sessions(26)
     holder("BEGIN")
     holder(add(hybrid, 1))
 
-    works = [crowd.start(waiter.count, add(hybrid, 1)) for waiter in waiters]
-    crowd.wait_blocked(f"UPDATE {hybrid}", works)
+    works = [concurrent.start(waiter.count, add(hybrid, 1)) for waiter in waiters]
+    concurrent.wait_blocked(f"UPDATE {hybrid}", works)
     holder("COMMIT")
 
     assert Counter(outcome(work) for work in works) == {1: 25}
     assert holder.value(f"SELECT N FROM {hybrid} WHERE ID = 1") == 26
 
 
-# --- FOR UPDATE -------------------------------------------------------------------------------------------------------
+# --- FOR UPDATE ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["FOR UPDATE", "FOR UPDATE NOWAIT", "FOR UPDATE WAIT 1", "FOR UPDATE WAIT 0"])
-def test_for_update_of_a_held_row_fails_at_once_or_after_its_wait(crowd: Crowd, hybrid: str, form: str) -> None:
-    holder, other = crowd.sessions(2)
+def test_for_update_of_a_held_row_fails_at_once_or_after_its_wait(
+    concurrent: ConcurrentSessions, hybrid: str, form: str
+) -> None:
+    holder, other = concurrent.sessions(2)
     holder("BEGIN")
     holder(add(hybrid, 1))
     other("BEGIN")
 
-    first = outcome(crowd.start(other, f"SELECT * FROM {hybrid} WHERE ID = 1 {form}"))
+    first = outcome(concurrent.start(other, f"SELECT * FROM {hybrid} WHERE ID = 1 {form}"))
     free = other(f"SELECT ID FROM {hybrid} WHERE ID = 2 {form}")
     holder("COMMIT")
     after = other(f"SELECT N FROM {hybrid} WHERE ID = 1 {form}")
@@ -245,28 +259,30 @@ def test_for_update_of_a_held_row_fails_at_once_or_after_its_wait(crowd: Crowd, 
     assert (first, free, after) == (LOCKED, [(2,)], [(1,)])
 
 
-def test_for_update_with_a_wait_gets_the_row_when_it_is_free(crowd: Crowd, hybrid: str) -> None:
-    holder, other = crowd.sessions(2)
+def test_for_update_with_a_wait_gets_the_row_when_it_is_free(concurrent: ConcurrentSessions, hybrid: str) -> None:
+    holder, other = concurrent.sessions(2)
     holder("BEGIN")
     holder(f"UPDATE {hybrid} SET N = 5 WHERE ID = 1")
     other("BEGIN")
 
-    waiting = crowd.start(other, f"SELECT N FROM {hybrid} WHERE ID = 1 FOR UPDATE WAIT 120")
-    crowd.wait_blocked("SELECT N", waiting)
+    waiting = concurrent.start(other, f"SELECT N FROM {hybrid} WHERE ID = 1 FOR UPDATE WAIT 120")
+    concurrent.wait_blocked("SELECT N", waiting)
     holder("COMMIT")
 
     assert outcome(waiting) == [(5,)]
 
 
-def test_rows_selected_for_update_can_be_read_but_not_changed_by_others(crowd: Crowd, hybrid: str) -> None:
-    holder, other = crowd.sessions(2)
+def test_rows_selected_for_update_can_be_read_but_not_changed_by_others(
+    concurrent: ConcurrentSessions, hybrid: str
+) -> None:
+    holder, other = concurrent.sessions(2)
     holder("BEGIN")
     holder(f"SELECT * FROM {hybrid} WHERE ID < 3 FOR UPDATE")
 
-    waiting = crowd.start(other.count, add(hybrid, 1))
-    crowd.wait_blocked(f"UPDATE {hybrid}", waiting)
+    waiting = concurrent.start(other.count, add(hybrid, 1))
+    concurrent.wait_blocked(f"UPDATE {hybrid}", waiting)
 
-    assert crowd.session()(f"SELECT N FROM {hybrid} WHERE ID = 1") == [(0,)]
-    assert crowd.session().count(add(hybrid, 3)) == 1
+    assert concurrent.session()(f"SELECT N FROM {hybrid} WHERE ID = 1") == [(0,)]
+    assert concurrent.session().count(add(hybrid, 3)) == 1
     holder("ROLLBACK")
     assert outcome(waiting) == 1

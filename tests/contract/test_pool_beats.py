@@ -10,8 +10,8 @@ from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_queue import QueueClaim
 from loadgen.model.nightly import PoolWorkerStatus
 from orchestrator.nightly.runner import AttemptCounts, HeldClaim, RunnerHeartbeat
-from tests.contract.queue_builders import let_pass
-from tests.control_plane import ControlPlane, retries
+from tests.contract.queue_builders import shift_queue_times
+from tests.control_plane import ControlPlane, patience
 
 pytestmark = pytest.mark.any_driver
 
@@ -56,11 +56,11 @@ def test_a_beat_that_finds_no_row_registers(plane, beats, why):
     assert seen(plane).status is PoolWorkerStatus.ONLINE
 
 
-def test_a_beat_tells_what_the_runner_does_and_extends_its_lease(plane, beats):
+def test_a_heartbeat_contains_the_run_of_the_runner_and_extends_its_lease(plane, beats):
     beats.step()
     claim, held = claimed(plane, beats)
     beats.counted = AttemptCounts(completed=2, failed=1)
-    let_pass(plane, LEASE_S - 200, claim.queue_id)
+    shift_queue_times(plane, LEASE_S - 200, claim.queue_id)
 
     assert beats.step()
 
@@ -74,14 +74,14 @@ def test_a_beat_tells_what_the_runner_does_and_extends_its_lease(plane, beats):
 def test_a_lease_that_has_passed_is_lost_at_the_next_beat(plane, beats):
     beats.step()
     claim, held = claimed(plane, beats)
-    let_pass(plane, LEASE_S + 1, claim.queue_id)
+    shift_queue_times(plane, LEASE_S + 1, claim.queue_id)
 
     assert beats.step()
 
     assert not held.trust.holds(SystemClock().monotonic_ns())
 
 
-def test_a_runner_hears_of_the_wish_to_drain_and_tells_its_own(plane, beats):
+def test_a_runner_reads_the_request_to_drain_and_reports_its_state(plane, beats):
     beats.step()
     pool_workers.drain(plane.session, retries(), ME.worker_id)
     assert beats.step()

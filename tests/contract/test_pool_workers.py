@@ -64,7 +64,7 @@ def test_a_request_to_drain_survives_a_runner_that_is_silent(queue):
     assert pool_workers.find(queue.session, retries(), runner).status is PoolWorkerStatus.DRAINING
 
 
-def test_a_runner_that_had_the_same_process_id_is_gone_and_one_of_another_container_is_not(queue):
+def test_a_runner_with_the_same_process_id_has_ended_and_one_of_another_container_has_not(queue):
     """An id is a host's name, a process id, where that is unique (8), when it started (10), and a random part (8)."""
     here, elsewhere = "0123abcd", "9876fedc"
     names = {
@@ -83,7 +83,7 @@ def test_a_runner_that_had_the_same_process_id_is_gone_and_one_of_another_contai
     assert set(seen.values()) == {"ONLINE"}
 
 
-def test_ids_of_runners_say_where_their_process_id_is_unique():
+def test_ids_of_runners_contain_the_scope_of_their_process_id():
     mine, next_one = pool_workers.new_worker_id(), pool_workers.new_worker_id()
 
     assert mine != next_one
@@ -91,7 +91,7 @@ def test_ids_of_runners_say_where_their_process_id_is_unique():
     assert mine[:-8].endswith(f"-{os.getpid()}-{process_mark(os.getpid())}")
 
 
-def test_runners_that_have_been_gone_for_a_week_are_forgotten(queue):
+def test_runners_that_have_been_offline_for_a_week_are_deleted(queue):
     gone, gone_lately, living = queue.runner(), queue.runner(), queue.runner()
     for name, days in ((gone, 8), (gone_lately, 6)):
         pool_workers.offline(queue.session, retries(), name)

@@ -1,4 +1,4 @@
-"""Preparing a scenario's tables: made, found, resumed, and never somebody else's."""
+"""Preparing a scenario's tables: created, found, resumed; foreign tables are never changed."""
 
 from __future__ import annotations
 
@@ -17,129 +17,129 @@ pytestmark = pytest.mark.any_driver
 
 @pytest.mark.parametrize("kind", ["hybrid", "standard"])
 @pytest.mark.parametrize("second", [NUMBER, SKEWED], ids=["by server", "bound"])
-def test_a_second_preparation_does_nothing(bench, kind, second):
-    scenario = bench.scenario(table(f"{KEY}, {second}", kind=kind))
-    assert bench.states(scenario) == [TableState.MISSING]
+def test_a_second_preparation_does_nothing(harness, kind, second):
+    scenario = harness.scenario(table(f"{KEY}, {second}", kind=kind))
+    assert harness.states(scenario) == [TableState.MISSING]
 
-    first = bench.prepare(scenario)
-    inserts = bench.sent("INSERT")
-    again = bench.prepare(scenario)
+    first = harness.prepare(scenario)
+    inserts = harness.sent("INSERT")
+    again = harness.prepare(scenario)
 
     assert [(one.outcome, one.rows_added) for one in first.tables] == [(TableOutcome.CREATED, 3000)]
     assert [(one.outcome, one.rows_added) for one in again.tables] == [(TableOutcome.READY, 0)]
-    assert bench.sent("INSERT") == inserts > 0
-    assert bench.counts("T") == (3000, 3000)
-    assert bench.states(scenario) == [TableState.READY]
-    assert [told.rows_there for told in bench.told if told.step is PreparationStep.FILLING][-1] == 3000
+    assert harness.sent("INSERT") == inserts > 0
+    assert harness.counts("T") == (3000, 3000)
+    assert harness.states(scenario) == [TableState.READY]
+    assert [told.rows_there for told in harness.told if told.step is PreparationStep.FILLING][-1] == 3000
 
 
-def test_a_hybrid_table_has_its_index_and_enforces_its_key(bench):
-    bench.prepare(bench.scenario(table(f"{KEY}, {NUMBER}", rows=10, more=", indexes: [{columns: [N]}]")))
+def test_a_hybrid_table_has_its_index_and_enforces_its_key(harness):
+    harness.prepare(harness.scenario(table(f"{KEY}, {NUMBER}", rows=10, more=", indexes: [{columns: [N]}]")))
 
-    assert bench.rows("SELECT NAME FROM INFORMATION_SCHEMA.INDEXES WHERE TABLE_NAME = 'T'") == [("T_IDX1",)]
+    assert harness.rows("SELECT NAME FROM INFORMATION_SCHEMA.INDEXES WHERE TABLE_NAME = 'T'") == [("T_IDX1",)]
     with pytest.raises(Exception, match="200001"):
-        bench.cursor.execute("INSERT INTO T (ID) VALUES (1)")
+        harness.cursor.execute("INSERT INTO T (ID) VALUES (1)")
 
 
-def test_odd_names_stay_names(bench):
+def test_odd_names_stay_names(harness):
     """A name that would be a statement, were it not quoted."""
     columns = f'{KEY}, {{name: \'"b ""; DROP"\', type: INTEGER, generate: {{literal: 5}}}}'
 
-    bench.prepare(bench.scenario(table(columns, name="'\"a; DROP TABLE x --\"'", rows=5)))
+    harness.prepare(harness.scenario(table(columns, name="'\"a; DROP TABLE x --\"'", rows=5)))
 
-    assert bench.rows('SELECT "b ""; DROP" FROM "a; DROP TABLE x --" LIMIT 1') == [(5,)]
+    assert harness.rows('SELECT "b ""; DROP" FROM "a; DROP TABLE x --" LIMIT 1') == [(5,)]
 
 
-def test_tables_without_rows_are_made_empty(bench):
-    scenario = bench.scenario(table("{name: ID, type: INTEGER, primary_key: true}", rows=0))
+def test_tables_without_rows_are_made_empty(harness):
+    scenario = harness.scenario(table("{name: ID, type: INTEGER, primary_key: true}", rows=0))
 
-    assert bench.prepare(scenario).tables[0].outcome is TableOutcome.CREATED
-    bench.cursor.execute("INSERT INTO T (ID) VALUES (5)")
-    assert bench.prepare(scenario).tables[0].outcome is TableOutcome.READY
-    assert bench.rows("SELECT ID FROM T") == [(5,)]
+    assert harness.prepare(scenario).tables[0].outcome is TableOutcome.CREATED
+    harness.cursor.execute("INSERT INTO T (ID) VALUES (5)")
+    assert harness.prepare(scenario).tables[0].outcome is TableOutcome.READY
+    assert harness.rows("SELECT ID FROM T") == [(5,)]
 
 
 # --- whose table -----------------------------------------------------------------------------------------------------
 
 
-def test_a_foreign_table_is_refused_and_stays(bench):
-    bench.cursor.execute("CREATE TABLE T (MINE INTEGER) COMMENT = 'precious'")
-    bench.cursor.execute("INSERT INTO T VALUES (1)")
-    scenario = bench.scenario(f"{table(KEY, name='FIRST')}, {table(KEY)}")
+def test_a_foreign_table_is_refused_and_stays(harness):
+    harness.cursor.execute("CREATE TABLE T (MINE INTEGER) COMMENT = 'precious'")
+    harness.cursor.execute("INSERT INTO T VALUES (1)")
+    scenario = harness.scenario(f"{table(KEY, name='FIRST')}, {table(KEY)}")
 
     for how in ({}, {"drop": True}):
         with pytest.raises(TableConflict, match="not created by loadgen") as error:
-            bench.prepare(scenario, **how)
+            harness.prepare(scenario, **how)
         assert "--force" in error.value.remedy
 
     assert error.value.exit_code == 2
-    assert bench.rows("SELECT MINE FROM T") == [(1,)]
-    assert bench.rows("SELECT COUNT(*) FROM INFORMATION_SCHEMA.TABLES WHERE TABLE_NAME = 'FIRST'") == [(0,)]
-    assert bench.prepare(scenario, drop=True, force=True).tables[1].dropped
-    assert bench.counts("T") == (3000, 3000)
+    assert harness.rows("SELECT MINE FROM T") == [(1,)]
+    assert harness.rows("SELECT COUNT(*) FROM INFORMATION_SCHEMA.TABLES WHERE TABLE_NAME = 'FIRST'") == [(0,)]
+    assert harness.prepare(scenario, drop=True, force=True).tables[1].dropped
+    assert harness.counts("T") == (3000, 3000)
 
 
-def test_another_definition_is_refused_until_it_is_dropped(bench):
-    bench.prepare(bench.scenario(table(KEY, rows=100)))
-    changed = bench.scenario(table(f"{KEY}, {NUMBER}", rows=200))
+def test_another_definition_is_refused_until_it_is_dropped(harness):
+    harness.prepare(harness.scenario(table(KEY, rows=100)))
+    changed = harness.scenario(table(f"{KEY}, {NUMBER}", rows=200))
 
     with pytest.raises(TableConflict, match="made for 100 rows, the scenario says 200; its columns") as error:
-        bench.prepare(changed)
+        harness.prepare(changed)
     assert "--drop" in error.value.remedy
-    assert bench.counts("T") == (100, 100)
-    assert bench.states(changed) == [TableState.DIFFERENT]
+    assert harness.counts("T") == (100, 100)
+    assert harness.states(changed) == [TableState.DIFFERENT]
 
-    done = bench.prepare(changed, drop=True)
+    done = harness.prepare(changed, drop=True)
     assert [(one.outcome, one.dropped) for one in done.tables] == [(TableOutcome.CREATED, True)]
-    assert bench.counts("T") == (200, 200)
+    assert harness.counts("T") == (200, 200)
 
 
-def test_an_existing_table_must_be_readable_and_is_never_touched(bench):
-    scenario = bench.scenario("{name: THEIRS, type: existing}")
+def test_an_existing_table_must_be_readable_and_is_never_touched(harness):
+    scenario = harness.scenario("{name: THEIRS, type: existing}")
     with pytest.raises(ConfigurationError, match="THEIRS has type existing, but cannot be read"):
-        bench.prepare(scenario)
-    bench.cursor.execute("CREATE TABLE THEIRS (A INTEGER)")
-    bench.cursor.execute("INSERT INTO THEIRS VALUES (1)")
+        harness.prepare(scenario)
+    harness.cursor.execute("CREATE TABLE THEIRS (A INTEGER)")
+    harness.cursor.execute("INSERT INTO THEIRS VALUES (1)")
 
-    done = bench.prepare(scenario, drop=True, force=True)
+    done = harness.prepare(scenario, drop=True, force=True)
 
     assert [one.outcome for one in done.tables] == [TableOutcome.EXISTING]
-    assert bench.rows("SELECT A FROM THEIRS") == [(1,)]
+    assert harness.rows("SELECT A FROM THEIRS") == [(1,)]
 
 
-def test_a_missing_privilege_and_a_missing_database_say_what_to_do(bench):
-    bench.server.fault(match=f'CREATE HYBRID.*"{bench.database}"', kind="error", errno=3001, sqlstate="42501")
+def test_a_missing_privilege_and_a_missing_database_have_hints(harness):
+    harness.server.fault(match=f'CREATE HYBRID.*"{harness.database}"', kind="error", errno=3001, sqlstate="42501")
     with pytest.raises(PrivilegeMissing, match="CREATE HYBRID TABLE") as error:
-        bench.prepare(bench.scenario(table(KEY)))
+        harness.prepare(harness.scenario(table(KEY)))
     assert "CREATE HYBRID TABLE on the schema" in error.value.remedy
 
     with pytest.raises(ConfigurationError, match=r"database .* cannot be used"):
-        bench.prepare(bench.scenario(table(KEY, name="NOWHERE_AT_ALL.PUBLIC.T")))
+        harness.prepare(harness.scenario(table(KEY, name="NOWHERE_AT_ALL.PUBLIC.T")))
 
 
 # --- rows that are there ---------------------------------------------------------------------------------------------
 
 
-def test_rows_beyond_the_prepared_ones_are_left_alone(bench):
-    scenario = bench.scenario(table(f"{KEY}, {NUMBER}", rows=100))
-    bench.prepare(scenario)
-    bench.cursor.execute("INSERT INTO T (ID, N) VALUES (101, 1), (5000, 1), (-1, 1)")
+def test_rows_beyond_the_prepared_ones_are_left_alone(harness):
+    scenario = harness.scenario(table(f"{KEY}, {NUMBER}", rows=100))
+    harness.prepare(scenario)
+    harness.cursor.execute("INSERT INTO T (ID, N) VALUES (101, 1), (5000, 1), (-1, 1)")
 
-    assert bench.prepare(scenario).tables[0].outcome is TableOutcome.READY
-    assert bench.counts("T") == (103, 103)
+    assert harness.prepare(scenario).tables[0].outcome is TableOutcome.READY
+    assert harness.counts("T") == (103, 103)
 
 
-def test_rows_missing_at_the_end_are_filled_up(bench):
-    scenario = bench.scenario(table(f"{KEY}, {NUMBER}", rows=100))
-    bench.prepare(scenario)
-    before = bench.rows("SELECT ID, N FROM T ORDER BY ID")
-    bench.cursor.execute("DELETE FROM T WHERE ID > 60")
-    assert bench.states(scenario) == [TableState.INCOMPLETE]
+def test_rows_missing_at_the_end_are_filled_up(harness):
+    scenario = harness.scenario(table(f"{KEY}, {NUMBER}", rows=100))
+    harness.prepare(scenario)
+    before = harness.rows("SELECT ID, N FROM T ORDER BY ID")
+    harness.cursor.execute("DELETE FROM T WHERE ID > 60")
+    assert harness.states(scenario) == [TableState.INCOMPLETE]
 
-    done = bench.prepare(scenario)
+    done = harness.prepare(scenario)
 
     assert [(one.outcome, one.rows_added) for one in done.tables] == [(TableOutcome.RESUMED, 40)]
-    assert bench.rows("SELECT ID, N FROM T ORDER BY ID") == before
+    assert harness.rows("SELECT ID, N FROM T ORDER BY ID") == before
 
 
 @pytest.mark.parametrize(
@@ -149,40 +149,40 @@ def test_rows_missing_at_the_end_are_filled_up(bench):
         ("standard", "INSERT INTO T SELECT * FROM T WHERE ID <= 7", "has 7 of its rows twice"),
     ],
 )
-def test_gaps_and_duplicates_among_the_prepared_rows_are_errors(bench, kind, change, words):
-    scenario = bench.scenario(table(f"{KEY}, {NUMBER}", kind=kind, rows=100))
-    bench.prepare(scenario)
-    bench.cursor.execute(change)
+def test_gaps_and_duplicates_among_the_prepared_rows_are_errors(harness, kind, change, words):
+    scenario = harness.scenario(table(f"{KEY}, {NUMBER}", kind=kind, rows=100))
+    harness.prepare(scenario)
+    harness.cursor.execute(change)
 
     with pytest.raises(RunFailed, match=words) as error:
-        bench.prepare(scenario)
+        harness.prepare(scenario)
 
-    assert bench.states(scenario) == [TableState.DAMAGED]
+    assert harness.states(scenario) == [TableState.DAMAGED]
     assert "--drop" in error.value.remedy
-    assert bench.prepare(scenario, drop=True).tables[0].rows_added == 100
+    assert harness.prepare(scenario, drop=True).tables[0].rows_added == 100
 
 
-def test_without_a_sequence_all_rows_count(bench):
+def test_without_a_sequence_all_rows_count(harness):
     column = "{name: ID, type: VARCHAR(36), primary_key: true, generate: {uuid: {}}}"
-    scenario = bench.scenario(f"{table(column)}, {table(NUMBER, name='U', kind='standard')}")
-    bench.prepare(scenario)
-    bench.cursor.execute("INSERT INTO T (ID) VALUES ('new')")
-    bench.cursor.execute("DELETE FROM U WHERE N = 3")
-    left = bench.rows("SELECT COUNT(*) FROM U")[0][0]
+    scenario = harness.scenario(f"{table(column)}, {table(NUMBER, name='U', kind='standard')}")
+    harness.prepare(scenario)
+    harness.cursor.execute("INSERT INTO T (ID) VALUES ('new')")
+    harness.cursor.execute("DELETE FROM U WHERE N = 3")
+    left = harness.rows("SELECT COUNT(*) FROM U")[0][0]
 
-    done = bench.prepare(scenario)
+    done = harness.prepare(scenario)
 
     assert [one.outcome for one in done.tables] == [TableOutcome.READY, TableOutcome.RESUMED]
     assert done.tables[1].rows_added == 3000 - left > 0
-    assert bench.counts("T") == (3001, 3001)
+    assert harness.counts("T") == (3001, 3001)
 
 
-def test_rows_that_somebody_else_inserts_meanwhile_are_noticed_where_no_column_tells_them_apart(bench):
-    scenario = bench.scenario(table(NUMBER, kind="standard"))
+def test_rows_that_another_session_inserts_meanwhile_are_noticed_where_no_column_distinguishes_them(harness):
+    scenario = harness.scenario(table(NUMBER, kind="standard"))
 
     def intrude(progress: PreparationProgress) -> None:
         if progress.step is PreparationStep.FILLING and progress.rows_there == 1000:
-            bench.cursor.execute("INSERT INTO T VALUES (1)")
+            harness.cursor.execute("INSERT INTO T VALUES (1)")
 
     with pytest.raises(RunFailed, match="has 3,001 rows, 3,000 were asked for"):
-        bench.prepare(scenario, progress=intrude)
+        harness.prepare(scenario, progress=intrude)

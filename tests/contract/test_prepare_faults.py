@@ -33,55 +33,55 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "fault"), FAULTS, ids=[f"{fault['kind']}-{kind}" for kind, fault in FAULTS])
-def test_a_statement_that_failed_is_never_executed_twice(bench, fault, kind):
-    bench.server.fault(match=f'INSERT INTO "{bench.database}"', **fault)
+def test_a_statement_that_failed_is_never_executed_twice(harness, fault, kind):
+    harness.server.fault(match=f'INSERT INTO "{harness.database}"', **fault)
 
-    done = bench.prepare(bench.scenario(table(f"{KEY}, {NUMBER}", kind=kind)), one_attempt=True)
+    done = harness.prepare(harness.scenario(table(f"{KEY}, {NUMBER}", kind=kind)), one_attempt=True)
 
-    assert bench.counts("T") == (3000, 3000)
+    assert harness.counts("T") == (3000, 3000)
     assert done.tables[0].rows_added == 3000
-    assert bench.rows("SELECT MIN(ID), MAX(ID) FROM T") == [(1, 3000)]
+    assert harness.rows("SELECT MIN(ID), MAX(ID) FROM T") == [(1, 3000)]
 
 
-def test_bound_rows_survive_a_lost_answer_too(bench):
+def test_bound_rows_survive_a_lost_answer_too(harness):
     """Driver 5.x has the statement described before it sends its rows: the first request is not the one to lose."""
-    bench.server.fault(match=f'INSERT INTO "{bench.database}"', kind="latency", ms=1, count=1)
-    bench.server.fault(match=f'INSERT INTO "{bench.database}"', kind="drop_reply", count=1)
+    harness.server.fault(match=f'INSERT INTO "{harness.database}"', kind="latency", ms=1, count=1)
+    harness.server.fault(match=f'INSERT INTO "{harness.database}"', kind="drop_reply", count=1)
 
-    bench.prepare(bench.scenario(table(f"{KEY}, {SKEWED}", kind="standard")), one_attempt=True)
+    harness.prepare(harness.scenario(table(f"{KEY}, {SKEWED}", kind="standard")), one_attempt=True)
 
-    requests = bench.server.ask(f"/__loadgen/journal?match={bench.database}")
+    requests = harness.server.ask(f"/__loadgen/journal?match={harness.database}")
     assert [one["bind_count"] for one in requests if one["outcome"] == "fault drop_reply"] == [2]
-    assert bench.counts("T") == (3000, 3000)
+    assert harness.counts("T") == (3000, 3000)
 
 
-def test_faults_everywhere_are_survived(bench):
+def test_faults_everywhere_are_survived(harness):
     """Also while counting and creating; a hundred thousand rows are many statements."""
-    bench.server.fault(match=bench.database, kind="reset", probability=0.2, count=6)
-    bench.server.fault(match=f'INSERT INTO "{bench.database}"', kind="drop_reply", probability=0.3, count=3)
-    bench.server.fault(match=bench.database, kind="http_status", status=503, probability=0.2, count=6)
+    harness.server.fault(match=harness.database, kind="reset", probability=0.2, count=6)
+    harness.server.fault(match=f'INSERT INTO "{harness.database}"', kind="drop_reply", probability=0.3, count=3)
+    harness.server.fault(match=harness.database, kind="http_status", status=503, probability=0.2, count=6)
 
-    bench.prepare(bench.scenario(table(f"{KEY}, {NUMBER}", rows=100_000)), one_attempt=True)
-    bench.server.clear_faults()
+    harness.prepare(harness.scenario(table(f"{KEY}, {NUMBER}", rows=100_000)), one_attempt=True)
+    harness.server.clear_faults()
 
-    assert bench.counts("T") == (100_000, 100_000)
-    assert bench.rows("SELECT MIN(ID), MAX(ID) FROM T") == [(1, 100_000)]
+    assert harness.counts("T") == (100_000, 100_000)
+    assert harness.rows("SELECT MIN(ID), MAX(ID) FROM T") == [(1, 100_000)]
 
 
-def test_an_error_that_does_not_pass_is_told_at_once(bench):
-    bench.server.fault(match=f'INSERT INTO "{bench.database}"', kind="error", errno=100051, sqlstate="22012")
+def test_a_permanent_error_is_reported_at_once(harness):
+    harness.server.fault(match=f'INSERT INTO "{harness.database}"', kind="error", errno=100051, sqlstate="22012")
 
     with pytest.raises(RunFailed, match="INSERT INTO"):
-        bench.prepare(bench.scenario(table(KEY)))
+        harness.prepare(harness.scenario(table(KEY)))
 
-    assert bench.sent("INSERT") == 1
+    assert harness.sent("INSERT") == 1
 
 
 # --- two at once, and stopping ---------------------------------------------------------------------------------------
 
 
-def test_two_preparations_of_a_hybrid_table_make_it_together(bench):
-    scenario = bench.scenario(table(f"{KEY}, {NUMBER}", rows=20_000))
+def test_two_preparations_of_a_hybrid_table_make_it_together(harness):
+    scenario = harness.scenario(table(f"{KEY}, {NUMBER}", rows=20_000))
     results: list[PreparationResult | BaseException] = []
     meet = threading.Barrier(2)
 
@@ -91,11 +91,11 @@ def test_two_preparations_of_a_hybrid_table_make_it_together(bench):
                 meet.wait(PATIENCE_S)  # both have seen the empty table
 
         try:
-            results.append(bench.prepare(scenario, progress=tell))
+            results.append(harness.prepare(scenario, progress=tell))
         except BaseException as error:
             results.append(error)
 
-    bench.prepare(bench.scenario(table(KEY, name="FIRST", rows=1)))
+    harness.prepare(harness.scenario(table(KEY, name="FIRST", rows=1)))
     threads = [threading.Thread(target=prepare, name=f"prepare-{number}") for number in range(2)]
     for thread in threads:
         thread.start()
@@ -103,38 +103,38 @@ def test_two_preparations_of_a_hybrid_table_make_it_together(bench):
         thread.join(PATIENCE_S)
 
     assert [type(result) for result in results] == [PreparationResult, PreparationResult], results
-    assert bench.counts("T") == (20_000, 20_000)
+    assert harness.counts("T") == (20_000, 20_000)
 
 
-def test_a_stop_ends_between_two_statements_and_the_next_preparation_goes_on(bench):
-    scenario = bench.scenario(table(f"{KEY}, {NUMBER}", rows=10_000))
+def test_a_stop_ends_between_two_statements_and_the_next_preparation_goes_on(harness):
+    scenario = harness.scenario(table(f"{KEY}, {NUMBER}", rows=10_000))
 
     def stop_at_the_first_rows(progress: PreparationProgress) -> None:
         if progress.rows_there:
-            bench.stop.set()
+            harness.stop.set()
 
     with pytest.raises(PreparationStopped, match=r"\.T has [1-9],000 of 10,000 rows") as error:
-        bench.prepare(scenario, progress=stop_at_the_first_rows)
+        harness.prepare(scenario, progress=stop_at_the_first_rows)
     assert error.value.exit_code == 130
-    there = bench.counts("T")[0]
+    there = harness.counts("T")[0]
     assert 0 < there < 10_000
 
-    bench.stop.clear()
-    done = bench.prepare(scenario)
+    harness.stop.clear()
+    done = harness.prepare(scenario)
 
     assert [(one.outcome, one.rows_added) for one in done.tables] == [(TableOutcome.RESUMED, 10_000 - there)]
-    assert bench.counts("T") == (10_000, 10_000)
+    assert harness.counts("T") == (10_000, 10_000)
 
 
-def test_a_stop_ends_the_waiting_for_a_server_that_fails(bench):
-    bench.server.fault(match=f'INSERT INTO "{bench.database}"', kind="error", errno=625)
+def test_a_stop_ends_the_waiting_for_a_server_that_fails(harness):
+    harness.server.fault(match=f'INSERT INTO "{harness.database}"', kind="error", errno=625)
 
     def stop_when_it_has_failed() -> None:
-        wait_until(lambda: bench.sent("INSERT"), "it has failed")
-        bench.stop.set()
+        wait_until(lambda: harness.sent("INSERT"), "it has failed")
+        harness.stop.set()
 
     with ThreadPoolExecutor(1, thread_name_prefix="stop") as pool:
         stopping = pool.submit(stop_when_it_has_failed)
         with pytest.raises(PreparationStopped, match="at least 0 of 3,000"):
-            bench.prepare(bench.scenario(table(KEY)))
+            harness.prepare(harness.scenario(table(KEY)))
         stopping.result(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""The values of prepared tables and pools: by the server and bound, they are what the scenario says."""
+"""The values of prepared tables and pools match the scenario: computed by the server, and bound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loadgen.prepare.session import server_version
 from loadgen.prepare.table_definition import define
 from loadgen.scenario.read import parse_scenario
 from loadgen.snowflake.ident import QualifiedName
-from tests.contract.prepare_builders import KEY, NUMBER, SKEWED, Bench, table
+from tests.contract.prepare_builders import KEY, NUMBER, SKEWED, PrepareHarness, table
 
 pytestmark = pytest.mark.any_driver
 # --- values ----------------------------------------------------------------------------------------------------------
@@ -50,10 +50,10 @@ def made(request, server) -> list[dict[str, Any]]:
     columns = VALUES + (f", {SKEWED}" if request.param == "bound" else "")
     database = f"VALUES_{request.param.replace(' ', '_').upper()}"
     with server.connect(database=database, schema="PUBLIC") as connection:
-        bench = Bench(server, database, connection.cursor())
-        bench.prepare(bench.scenario(table(columns, rows=ROWS)))
+        harness = PrepareHarness(server, database, connection.cursor())
+        harness.prepare(harness.scenario(table(columns, rows=ROWS)))
         names = re.findall(r"{name: (\w+)", columns)
-        found = bench.rows(f"SELECT {', '.join(names)} FROM T ORDER BY ID")
+        found = harness.rows(f"SELECT {', '.join(names)} FROM T ORDER BY ID")
     return [dict(zip(names, row, strict=True)) for row in found]
 
 
@@ -61,7 +61,7 @@ def share(values: list[Any], value: object) -> float:
     return values.count(value) / len(values)
 
 
-def test_values_are_distributed_as_the_scenario_says(made):
+def test_values_are_distributed_as_in_the_scenario(made):
     columns: dict[str, list[Any]] = {name: [row[name] for row in made] for name in made[0]}
 
     assert columns["ID"] == list(range(-10, ROWS - 10))
@@ -112,21 +112,23 @@ def test_columns_are_independent_of_each_other(made):
     assert pairs[True, True] / ROWS == pytest.approx(0.35, abs=0.015)
 
 
-def test_bound_rows_are_those_of_the_workload_generators(bench):
-    scenario = bench.scenario(table(f"{KEY}, {SKEWED}, {{name: T, type: VARCHAR, generate: {{text: {{length: 9}}}}}}"))
-    bench.prepare(scenario)
+def test_bound_rows_are_those_of_the_workload_generators(harness):
+    scenario = harness.scenario(
+        table(f"{KEY}, {SKEWED}, {{name: T, type: VARCHAR, generate: {{text: {{length: 9}}}}}}")
+    )
+    harness.prepare(scenario)
     definition = define(scenario.prepare.tables[0], scenario, QualifiedName.parse("T"))
 
-    assert bench.rows("SELECT ID, N, T FROM T ORDER BY ID") == BoundRows(definition).take(0, 3000)
+    assert harness.rows("SELECT ID, N, T FROM T ORDER BY ID") == BoundRows(definition).take(0, 3000)
 
 
-def test_the_seed_decides(bench):
+def test_the_seed_decides(harness):
     columns = f"{KEY}, {NUMBER}"
-    bench.prepare(bench.scenario(table(columns)))
-    first = bench.rows("SELECT N FROM T ORDER BY ID")
-    bench.prepare(bench.scenario(table(columns)), drop=True)
+    harness.prepare(harness.scenario(table(columns)))
+    first = harness.rows("SELECT N FROM T ORDER BY ID")
+    harness.prepare(harness.scenario(table(columns)), drop=True)
 
-    assert bench.rows("SELECT N FROM T ORDER BY ID") == first
+    assert harness.rows("SELECT N FROM T ORDER BY ID") == first
     assert [row[0] for row in first[:8]] == [
         1 + digest_of(f"1.{crc_of('T')}.1.0.{number}") % 6 for number in range(8)
     ]  # so any server that knows MD5 gives the same
@@ -147,17 +149,17 @@ def crc_of(text: str) -> int:
 # --- statements and pools --------------------------------------------------------------------------------------------
 
 
-def test_statements_run_each_time_after_the_tables(bench):
-    scenario = bench.scenario(
+def test_statements_run_each_time_after_the_tables(harness):
+    scenario = harness.scenario(
         table(KEY, rows=10), 'statements: ["DELETE FROM T WHERE ID > 10", "DELETE FROM T WHERE ID > 9"]'
     )
 
-    assert bench.prepare(scenario).statements == 2
-    assert bench.counts("T") == (9, 9)
-    bench.cursor.execute("INSERT INTO T (ID) VALUES (11)")
-    bench.prepare(scenario)
+    assert harness.prepare(scenario).statements == 2
+    assert harness.counts("T") == (9, 9)
+    harness.cursor.execute("INSERT INTO T (ID) VALUES (11)")
+    harness.prepare(scenario)
 
-    assert bench.counts("T") == (9, 9)
+    assert harness.counts("T") == (9, 9)
 
 
 @pytest.mark.parametrize(
@@ -169,35 +171,35 @@ def test_statements_run_each_time_after_the_tables(bench):
     ],
     ids=["wrong", "refused", "lost"],
 )
-def test_a_statement_that_fails_is_named_and_not_repeated(bench, fault, kind, words):
+def test_a_statement_that_fails_is_named_and_not_repeated(harness, fault, kind, words):
     if fault is not None:
-        bench.cursor.execute("CREATE TABLE NOWHERE (A INTEGER)")
-        bench.server.fault(match=f"DELETE FROM {bench.database}.PUBLIC.NOWHERE", **fault)
-    statements = f'statements: ["SELECT 1", "DELETE FROM {bench.database}.PUBLIC.NOWHERE"]'
+        harness.cursor.execute("CREATE TABLE NOWHERE (A INTEGER)")
+        harness.server.fault(match=f"DELETE FROM {harness.database}.PUBLIC.NOWHERE", **fault)
+    statements = f'statements: ["SELECT 1", "DELETE FROM {harness.database}.PUBLIC.NOWHERE"]'
 
     with pytest.raises(LoadgenError, match=re.compile(words, re.DOTALL)) as error:
-        bench.prepare(bench.scenario("", statements), one_attempt=True)
+        harness.prepare(harness.scenario("", statements), one_attempt=True)
 
     assert type(error.value) is kind
-    assert bench.sent("DELETE") == 1
+    assert harness.sent("DELETE") == 1
 
 
-def test_pools_are_read_in_order_from_queries_and_files(bench, tmp_path):
+def test_pools_are_read_in_order_from_queries_and_files(harness, tmp_path):
     (tmp_path / "regions.csv").write_text("CODE,NAME\n1,north\n2,south\n", "utf-8")
     text = (
-        f"version: 1\nname: x\nconnection: embedded\ntarget: {{database: {bench.database}, schema: PUBLIC}}\n"
+        f"version: 1\nname: x\nconnection: embedded\ntarget: {{database: {harness.database}, schema: PUBLIC}}\n"
         f"prepare: {{tables: [{table(KEY, rows=25_000)}]}}\n"
         "values: {id: {query: SELECT ID FROM T ORDER BY ID DESC}, region: {file: regions.csv, column: NAME},"
         " none: {query: SELECT ID FROM T WHERE ID < 0}}\n"
         "workload: {statements: [{name: s, sql: SELECT 1}]}\n"
     )
     scenario = parse_scenario(text, source="x.yaml", folder=tmp_path, environ={}).scenario
-    bench.prepare(scenario)
-    session = bench.session(scenario)
+    harness.prepare(scenario)
+    session = harness.session(scenario)
 
     with pytest.raises(ScenarioInvalid, match="value pool none"):
         read_pools(session, scenario, tmp_path)
-    bench.cursor.execute("INSERT INTO T (ID) VALUES (-5)")
+    harness.cursor.execute("INSERT INTO T (ID) VALUES (-5)")
     pools = read_pools(session, scenario, tmp_path)
     session.close()
 
@@ -206,10 +208,10 @@ def test_pools_are_read_in_order_from_queries_and_files(bench, tmp_path):
     assert pools["none"].values == (-5,)
 
 
-def test_the_version_of_the_server_is_told_and_a_server_that_does_not_say_is_no_error(bench, server):
-    session = bench.session(bench.scenario(""))
-    bench.cursor.execute("SELECT CURRENT_VERSION()")
-    ((version,),) = bench.cursor.fetchall()
+def test_the_version_of_the_server_is_shown_and_a_server_without_one_is_no_error(harness, server):
+    session = harness.session(harness.scenario(""))
+    harness.cursor.execute("SELECT CURRENT_VERSION()")
+    ((version,),) = harness.cursor.fetchall()
 
     told = server_version(session)
     server.fault(match="CURRENT_VERSION", kind="error", errno=3001, count=1)

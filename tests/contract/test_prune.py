@@ -1,4 +1,4 @@
-"""Deleting old runs, and what has a time limit of its own because it takes long. Both majors of the connector."""
+"""Deleting old runs, and statements with a separate time limit because they take long. Both majors of the connector."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_of_the_leases_of_a_warehouse_the_newest_stays(plane):
 
 
 @pytest.mark.parametrize(("role", "limit_s"), [("orchestrator", 8), ("prune", 300), ("enrich", 300)])
-def test_statements_that_take_long_have_a_time_limit_of_their_own(plane, role, limit_s):
+def test_statements_that_take_long_have_a_separate_time_limit(plane, role, limit_s):
     session = plane.open(role)
 
     (row,) = session.named_rows("SHOW PARAMETERS LIKE 'STATEMENT_TIMEOUT_IN_SECONDS' IN SESSION")
@@ -145,7 +145,7 @@ def test_statements_that_take_long_have_a_time_limit_of_their_own(plane, role, l
     assert int(row["value"]) == limit_s
 
 
-def test_a_look_for_unfinished_runs_that_takes_too_long_does_not_delay_a_run(plane):
+def test_a_slow_search_for_unfinished_runs_does_not_delay_a_run(plane):
     plane.server.fault(match="FROM RUN_STATUS S LEFT JOIN RUN_LEASES", kind="error", errno=630, sqlstate="57014")
     clock = FakeClock()
     waiting = RetryPolicy(stop=threading.Event(), clock=clock)

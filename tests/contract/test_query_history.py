@@ -142,7 +142,7 @@ def test_a_time_range_cuts_out_what_ended_in_it(tagged, named, server):
         bounds.append(server.now_ms())
         tagged.execute(f"SELECT {number}")
         ids.append(tagged.sfqid)
-        server.let_pass(10)
+        server.wait_server_ms(10)
     low, high = (datetime.fromtimestamp(bounds[index] / 1000, UTC).isoformat() for index in (1, 2))
 
     rows = history(

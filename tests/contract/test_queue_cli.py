@@ -1,4 +1,4 @@
-"""`loadgen queue`, `workers` and `pool stats` as a user types them, with what they say about bad input."""
+"""`loadgen queue`, `workers` and `pool stats` as a user types them, with their messages about invalid input."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from loadgen.control.tables import run_queue
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_queue import AttemptResult
 from loadgen.model.nightly import QueueStatus
-from tests.contract.queue_builders import LEASE_S, let_pass, register
-from tests.control_plane import ControlPlane, retries
+from tests.contract.queue_builders import LEASE_S, register, shift_queue_times
+from tests.control_plane import ControlPlane, patience
 
 pytestmark = pytest.mark.any_driver
 
@@ -35,7 +35,7 @@ Ask = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def ask(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """The command's exit code, and what it said."""
+    """The exit code of the command, and its output."""
     for key, value in plane.environ.items():
         monkeypatch.setenv(key, value)
     for table in ("RUN_QUEUE", "RUN_ATTEMPTS", "RUN_ATTEMPT_ENDS", "POOL_WORKERS", "STOP_REQUESTS"):
@@ -79,7 +79,7 @@ def test_a_queued_run_holds_its_files_and_no_path(plane, ask, scenario):
 
     (files, text, target), *_ = plane.rows("SELECT FILES, SCENARIO, TARGET FROM RUN_QUEUE")
     assert json.loads(files)["data/keys.csv"] == "K\n1\n2\n"
-    assert json.loads(text)["control"] == {"database": plane.place.database}  # as the option said: for the run too
+    assert json.loads(text)["control"] == {"database": plane.place.database}  # as in the option: for the run too
     assert str(scenario.parent) not in files + text
     assert target == "embedded/WH"
     shown = answer(ask("queue", "show", added["queue_id"], "--format=json"))
@@ -95,8 +95,8 @@ def test_a_run_whose_lease_has_expired_is_shown_as_such(plane, ask):
         for name in ("living", "stale")
     )
     for _ in range(2):
-        assert run_queue.claim(plane.session, retries(), "bench-1", (), LEASE_S) is not None
-    let_pass(plane, LEASE_S + 90, stale)
+        assert run_queue_claims.claim(plane.session, patience(), "bench-1", (), LEASE_S) is not None
+    shift_queue_times(plane, LEASE_S + 90, stale)
 
     rows = {row["queue_id"]: row for row in answer(ask("queue", "list", "--format=json"))["queue"]}
     _, listed, _ = ask("queue", "list")
@@ -150,14 +150,14 @@ def test_what_is_queued_is_what_was_meant_where_it_was_typed(plane, ask, scenari
     assert code == 0
     table = words[0].upper().replace("QUEUE", "RUN_QUEUE").replace("SCHEDULE", "SCHEDULES")
     ((stored, connection),) = plane.rows(f"SELECT SCENARIO, CONNECTION FROM {table}")
-    assert connection == "embedded"  # -c comes before what the scenario says
+    assert connection == "embedded"  # -c has priority over the scenario
     assert "s3cret" not in stored
     assert json.loads(stored)["connection"] == "prod"
     assert json.loads(stored)["workload"]["statements"][0]["sql"] == "SELECT ?, '${A_TOKEN}'"
     plane.change(f"DELETE FROM {table}")
 
 
-def test_a_connection_that_nobody_named_is_named_or_refused(plane, ask, scenario, monkeypatch, tmp_path, capsys):
+def test_a_connection_that_was_not_given_is_named_or_rejected(plane, ask, scenario, monkeypatch, tmp_path, capsys):
     scenario.write_text(SCENARIO.replace("connection: embedded\n", "control: {connection: embedded}\n"), "utf-8")
     folder = tmp_path / ".snowflake"
     folder.mkdir()
@@ -247,7 +247,7 @@ MANY_LABELS = ",".join(f"zone{number}={'x' * 190}" for number in range(90))
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
 )
-def test_bad_input_is_told_with_a_hint(ask, scenario, words, said):
+def test_invalid_input_is_an_error_with_a_hint(ask, scenario, words, said):
     code, _, err = ask(*[str(scenario) if word == "FILE" else word for word in words])
 
     assert code == 2
@@ -298,7 +298,7 @@ def test_runners_are_listed_in_pages_shown_drained_and_given_up(plane, ask):
     assert "bench-0  ONLINE  idle" in ask("pool", "stats")[1]
 
 
-def test_what_ended_long_ago_is_pruned_and_what_waits_or_runs_is_not(plane, ask, scenario, tmp_path):
+def test_old_ended_runs_are_pruned_and_waiting_or_running_ones_are_not(plane, ask, scenario, tmp_path):
     add_runner(plane, "bench-1")
     queued = [answer(ask("queue", "add", str(scenario), "--format=json"))["queue_id"] for _ in range(3)]
     ended, running = (run_queue.claim(plane.session, retries(), "bench-1", (), LEASE_S, share=True) for _ in range(2))
@@ -319,7 +319,7 @@ def test_what_ended_long_ago_is_pruned_and_what_waits_or_runs_is_not(plane, ask,
     )
     for path in (tmp_path / "runs" / ".queue").rglob("*"):
         os.utime(path, (0, 0))
-    os.utime(left["forgotten-1"] / "stderr")  # somebody has just written to it
+    os.utime(left["forgotten-1"] / "stderr")  # it has just been written
     asked = answer(ask(*words, "--older-than=1h", "--dry-run"))
     done = answer(ask(*words, "--older-than=1h"))
     again, text = answer(ask(*words, "--older-than=1h")), ask("runs", "prune", "--older-than=1h")[1]
@@ -342,7 +342,7 @@ def test_what_ended_long_ago_is_pruned_and_what_waits_or_runs_is_not(plane, ask,
     )
 
 
-def test_a_run_that_no_runner_takes_is_told_by_the_list_by_a_tick_and_by_its_notifications(
+def test_a_run_that_no_runner_takes_is_reported_by_the_list_by_a_tick_and_by_its_notifications(
     plane, ask, scenario, tmp_path
 ):
     told = tmp_path / "told.json"

@@ -229,7 +229,9 @@ def command(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     return ["-c", "embedded", "--database", plane.place.database]
 
 
-def test_the_command_writes_what_the_ending_says(command: list[str], run_id: str, tmp_path: Path, capsys: Any) -> None:
+def test_the_command_writes_the_format_of_the_file_name(
+    command: list[str], run_id: str, tmp_path: Path, capsys: Any
+) -> None:
     for name in ("report.html", "report.md", "junit.xml", "intervals.csv", "summary.json"):
         assert main(["report", run_id, "--out", name, *command]) == 0
 
@@ -247,7 +249,7 @@ def test_without_a_file_it_goes_to_stdout(command: list[str], run_id: str, capsy
     assert capsys.readouterr().out.startswith("PASSED  orders-mix")
 
 
-def test_what_cannot_be_done_is_told_with_a_hint(
+def test_impossible_requests_are_errors_with_a_hint(
     command: list[str], plane: ControlPlane, run_id: str, capsys: Any
 ) -> None:
     unfinished = plane.new_run()

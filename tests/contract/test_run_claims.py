@@ -78,7 +78,7 @@ def test_a_beat_extends_one_lease_from_now_and_keeps_its_run(queue):
     assert [queue.row(queue_id).run_id for queue_id in (mine, others)] == ["r-1", "r-2"]
 
 
-def test_the_runs_of_a_runner_that_is_gone_are_to_be_had_at_once(queue):
+def test_the_runs_of_an_ended_runner_can_be_claimed_at_once(queue):
     queue_id, runner = queue.add(), queue.runner()
     old = queue.claimed(runner)
 
@@ -90,7 +90,8 @@ def test_the_runs_of_a_runner_that_is_gone_are_to_be_had_at_once(queue):
 
 
 def test_the_run_of_a_child_that_has_ended_is_given_back_at_once(queue, clock):
-    """By the pool whose child it was, on any system: the id of this runner does not say where its process ran."""
+    """By the pool that is its parent, on any system: the id of this runner does not contain the scope of its process
+    id."""
     queue_id, runner = queue.add(), queue.runner()
     old = queue.claimed(runner)
     upkeep = QueueMaintenance(queue.plane.open("queue"), (), share=False, pace=PollPace(), clock=clock)
@@ -126,7 +127,7 @@ def test_a_claim_that_differs_in_anything_ends_nothing(queue, field):
 # --- ends ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_fails_waits_for_its_pause_and_is_exhausted_after_the_last_attempt(queue):
+def test_a_failed_run_waits_for_its_pause_and_is_exhausted_after_the_last_attempt(queue):
     queue_id, runner = queue.add(), queue.runner()
 
     for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -153,7 +154,7 @@ def test_an_attempt_that_does_not_count_can_be_repeated_for_ever(queue):
     assert (queue.row(queue_id).status, queue.row(queue_id).attempts) == (QueueStatus.QUEUED, 0)
 
 
-def test_what_was_lost_with_its_last_attempt_is_exhausted(queue):
+def test_a_run_that_was_lost_with_its_last_attempt_is_exhausted(queue):
     queue_id = queue.add(max_attempts=1)
     claim = queue.claimed(queue.runner())
     assert run_queue.end_abandoned(queue.session, retries()) == 0
@@ -182,7 +183,7 @@ def test_an_end_whose_answer_is_lost_is_known_and_counted_once(queue, fault, ver
 
 
 @pytest.mark.parametrize("fact", ["claim", "end", "wish"])
-def test_what_was_decided_and_not_settled_is_settled_by_others(queue, fact):
+def test_an_end_that_its_owner_did_not_settle_is_settled_by_others(queue, fact):
     """The process that wrote the key ended before it changed RUN_QUEUE."""
     queue_id = queue.add()
     claim = queue.claimed(queue.runner()) if fact == "end" else None
@@ -207,7 +208,7 @@ def test_what_was_decided_and_not_settled_is_settled_by_others(queue, fact):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_happens_in_whatever_order_the_queue_repeats_what_was_decided(queue, seed):
+def test_in_any_order_of_events_the_queue_repeats_the_decided_state(queue, seed):
     """Statements of processes that knew less arrive late: RUN_QUEUE is wrong for a while, and nothing happens twice."""
     choose = random.Random(seed)
     queue_id, runners = queue.add(max_attempts=2), [queue.runner() for _ in range(3)]

@@ -24,7 +24,7 @@ JUDGING = BaselineCheck(baseline="trend", confirm=True)
 # --- adding ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_added_waits_with_its_texts(queue):
+def test_an_added_run_waits_with_its_texts(queue):
     text, files = "name: ünïcode\nsql: 'a'", {"keys/a.csv": "k\r\n1\r\n"}
     queue_id = queue.add(
         "Orders & more", scenario=text, files=files, connection="prod", requires=("b=2", "a=1"), judging=JUDGING
@@ -41,9 +41,13 @@ def test_what_is_added_waits_with_its_texts(queue):
     )
 
 
-def test_of_two_with_one_key_there_is_one(queue):
-    first = run_queue.add(queue.session, retries(), QueueRequest(name="a", scenario="1", files={}, idempotency_key="k"))
-    again = run_queue.add(queue.session, retries(), QueueRequest(name="a", scenario="1", files={}, idempotency_key="k"))
+def test_a_key_can_be_added_once(queue):
+    first = run_queue.add(
+        queue.session, patience(), QueueRequest(name="a", scenario="1", files={}, idempotency_key="k")
+    )
+    again = run_queue.add(
+        queue.session, patience(), QueueRequest(name="a", scenario="1", files={}, idempotency_key="k")
+    )
     other = run_queue.add(
         queue.session, retries(), QueueRequest(name="b", scenario="2", files={}, priority=1, idempotency_key="k")
     )
@@ -63,7 +67,7 @@ def test_an_addition_whose_answer_is_lost_is_there_once(queue, fault):
     assert [row.queue_id for row in run_queue.newest(queue.session, 10)] == [added.queue_id]
 
 
-def test_what_is_not_due_is_not_taken(queue):
+def test_a_run_that_is_not_due_is_not_claimed(queue):
     now = run_status.server_time(queue.session)
     later = queue.add(not_before=now + timedelta(hours=1))
     runner = queue.runner()
@@ -167,7 +171,7 @@ def test_a_runner_never_gets_what_it_cannot_do_and_what_it_can_is_not_held_up(qu
 
 
 @pytest.mark.parametrize("requires", ["", "no JSON", "7", '{"zone":"eu"}', "null"])
-def test_a_row_that_makes_no_sense_keeps_nobody_from_the_others(queue, requires):
+def test_an_invalid_row_does_not_hide_the_others(queue, requires):
     broken, good = queue.add("broken", priority=9), queue.add("good")
     queue.plane.change("UPDATE RUN_QUEUE SET REQUIRES = ? WHERE QUEUE_ID = ?", requires, broken)
     runner = queue.runner()
@@ -228,7 +232,7 @@ def test_a_run_that_failed_delays_no_other_on_its_target(queue):
     assert queue.claimed(runner).queue_id == second
 
 
-def test_a_runner_does_as_many_runs_at_a_time_as_it_said(queue):
+def test_a_runner_executes_as_many_runs_at_a_time_as_its_capacity(queue):
     """Also when it does not know of one, because the answer to its claim was lost."""
     queue.add("a")
     second, runner = queue.add("b"), queue.runner(capacity=1)
@@ -241,7 +245,7 @@ def test_a_runner_does_as_many_runs_at_a_time_as_it_said(queue):
     assert queue.claimed(runner).queue_id == second
 
 
-def test_who_shares_takes_runs_whose_target_is_being_measured(queue):
+def test_sharing_runners_claim_runs_whose_target_is_being_measured(queue):
     first, second = queue.add("a", target="prod/WH"), queue.add("b", target="prod/WH")
     runner = queue.runner()
 
@@ -252,7 +256,7 @@ def test_who_shares_takes_runs_whose_target_is_being_measured(queue):
     assert [claim and claim.queue_id for claim in claims] == [first, second, None]
 
 
-def test_of_many_that_claim_at_once_each_run_goes_to_one(queue):
+def test_of_many_simultaneous_claims_each_run_goes_to_one(queue):
     wanted = {queue.add(str(number)) for number in range(12)}
     runners = [queue.runner() for _ in range(4)]
 
@@ -287,7 +291,7 @@ def test_a_claim_whose_answer_is_lost_is_known_and_counted_once(queue, fault):
 # --- wishes ----------------------------------------------------------------------------------------------------------
 
 
-def test_what_waits_is_cancelled_at_once_and_can_be_tried_again(queue):
+def test_a_waiting_run_is_cancelled_at_once_and_can_be_retried(queue):
     queue_id = queue.add()
 
     cancelled = run_queue.cancel(queue.session, retries(), queue_id, "enough")
@@ -300,7 +304,7 @@ def test_what_waits_is_cancelled_at_once_and_can_be_tried_again(queue):
 
 
 @pytest.mark.parametrize("end", ["obeyed", "failed", "done", "lost"])
-def test_what_runs_is_its_owners_to_end(queue, end):
+def test_a_running_run_is_ended_by_its_owner(queue, end):
     queue_id = queue.add()
     claim = queue.claimed(queue.runner())
 
@@ -324,7 +328,7 @@ def test_what_runs_is_its_owners_to_end(queue, end):
     assert row.ended_at is not None
 
 
-def test_what_was_done_stays_as_it_is(queue):
+def test_an_ended_run_does_not_change(queue):
     queue_id = queue.add()
     assert queue.finish(queue.claimed(queue.runner()), exit_code=0, reason="passed")
 
@@ -335,7 +339,7 @@ def test_what_was_done_stays_as_it_is(queue):
     assert again.reason == "passed"
 
 
-def test_attempts_are_numbered_alike_by_runners_and_for_users(queue):
+def test_attempts_have_the_same_numbers_for_runners_and_users(queue):
     """A cancellation and a retry are turns too, and no attempts."""
     queue_id, runner, numbers = queue.add(), queue.runner(), []
     for end in (QueueStatus.CANCELLED, QueueStatus.COMPLETED):

@@ -61,7 +61,7 @@ def test_a_run_whose_creation_was_not_answered_is_there_once(plane, kind):
         create(plane.session, retries(), new_run(run_id))
 
 
-def test_somebody_elses_run_is_not_taken_for_ones_own_after_a_lost_answer(plane):
+def test_a_run_of_another_creator_is_not_adopted_after_a_lost_response(plane):
     run_id = plane.new_run(scenario_config='{"theirs": 1}')
     plane.server.fault(match="^INSERT INTO RUN_STATUS", kind="reset", count=1)
 
@@ -69,7 +69,7 @@ def test_somebody_elses_run_is_not_taken_for_ones_own_after_a_lost_answer(plane)
         create(plane.session, retries(), new_run(run_id, scenario_config='{"mine": 1}'))
 
 
-def test_of_two_who_make_the_same_run_one_does(plane):
+def test_of_two_creators_of_the_same_run_one_succeeds(plane):
     for _ in range(10):
         run_id = str(uuid.uuid4())
 
@@ -114,7 +114,7 @@ TARGETS = {
 }
 
 
-def test_what_is_published_is_read_by_everybody(plane, led):
+def test_every_reader_sees_what_was_published(plane, led):
     run = led(S.RUNNING)
     rollup = RunRollup(
         workers_registered=3,
@@ -150,7 +150,7 @@ def test_the_published_number_of_the_next_event_never_goes_down(plane, led):
     assert seen == [5, 5, 8, 8]
 
 
-def test_what_is_published_does_not_touch_the_state(plane, led):
+def test_publishing_does_not_change_the_status(plane, led):
     run = led(S.CANCELLING)
 
     assert publish(plane.session, run.term, RunRollup(targets={}))
@@ -161,7 +161,7 @@ def test_what_is_published_does_not_touch_the_state(plane, led):
 # --- looking ---------------------------------------------------------------------------------------------------------
 
 
-def test_everybody_sees_for_how_long_nobody_has_been_in_charge(plane):
+def test_every_reader_sees_for_how_long_there_was_no_leader(plane):
     run_id = plane.new_run()
 
     def lease_over_ms() -> int | None:

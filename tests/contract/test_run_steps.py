@@ -57,7 +57,7 @@ def test_the_first_reason_to_cancel_stays(plane, led):
 
 
 @pytest.mark.parametrize("kind", ["drop_reply", "reset"])
-def test_a_wish_whose_answer_was_lost_is_heard(plane, led, kind):
+def test_a_stop_request_whose_response_was_lost_is_found(plane, led, kind):
     run = led(S.RUNNING)
     plane.server.fault(match="^UPDATE RUN_STATUS", kind=kind, count=1)
 
@@ -151,7 +151,7 @@ def test_a_step_that_does_not_exist_is_not_even_sent(plane, led):
 
 @pytest.mark.parametrize("status", [S.COMPLETED, S.CANCELLED, S.FAILED])
 def test_an_end_is_final_in_sql_too(plane, led, status):
-    """What `advance` refuses is sent here all the same, by the holder of a living term."""
+    """Sends a step that `advance` rejects, with a valid lease."""
     run = led(status)
     before = run.row
     term = (run.term.epoch, run.term.owner)
@@ -176,7 +176,7 @@ def end_the_term(plane: ControlPlane, run: Led, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["expired", "released", "succeeded"])
-def test_who_is_not_in_charge_any_more_takes_no_step(plane, led, how):
+def test_an_owner_that_lost_its_lease_takes_no_step(plane, led, how):
     run = led(S.RUNNING)
     before = run.row
     end_the_term(plane, run, how)
@@ -185,14 +185,14 @@ def test_who_is_not_in_charge_any_more_takes_no_step(plane, led, how):
         run.step(S.STOPPING)
     with pytest.raises(Fenced):
         run.step(S.RUNNING, P.MEASUREMENT)
-    with pytest.raises(Fenced):  # a step that stays where it is, and only says why
+    with pytest.raises(Fenced):  # a step that keeps the status, and only gives a reason
         run.step(S.RUNNING, reason="still here")
     assert not publish(plane.session, run.term, RunRollup(targets={}, total_ops=5))
 
     assert run.row == before
 
 
-def test_a_step_that_stays_where_it_is_can_say_why(led):
+def test_a_step_that_keeps_the_status_can_give_a_reason(led):
     run = led(S.RUNNING)
 
     assert run.step(S.RUNNING, reason="slow")
@@ -230,7 +230,7 @@ def canceller(run: Led) -> Callable[[Any], Run]:
     return lambda session: cancel(session, retries(), run.run_id, "enough")
 
 
-def test_of_the_end_and_a_users_wish_at_once_one_comes_first(plane, led):
+def test_of_a_simultaneous_end_and_stop_request_one_comes_first(plane, led):
     for _ in range(RACES):
         run = led(S.RUNNING)
         step = StatusChange(status=S.RUNNING, phase=P.WARMUP, to=S.STOPPING, to_phase=P.COOLDOWN, reason="the end")

@@ -54,7 +54,7 @@ def new(plane: ControlPlane, **more: Any) -> ScheduleRow:
 
 
 def move_back(plane: ControlPlane, row: ScheduleRow, hours: int) -> None:
-    """Let it have been settled the last time so many hours ago."""
+    """Let its last settlement be this many hours ago."""
     sql = "UPDATE SCHEDULES SET LAST_FIRE_AT = DATEADD(hour, ?, LAST_FIRE_AT) WHERE SCHEDULE_ID = ?"
     plane.change(sql, -hours, row.schedule_id)
 
@@ -100,7 +100,7 @@ def test_adding_is_done_once_when_the_answer_is_lost(plane, server):
     assert [found.name for found in schedules.by_name(plane.session)] == [row.name]
 
 
-def test_what_is_due_is_queued_once_with_the_key_of_the_fire_and_what_is_missed_is_noted(plane):
+def test_due_fires_are_queued_once_with_their_key_and_missed_ones_are_recorded(plane):
     row = new(plane)
     move_back(plane, row, 3)
 
@@ -197,7 +197,7 @@ def test_enabling_what_is_enabled_loses_nothing(plane):
 
 @pytest.mark.parametrize("change", ["disable", "enable", "remove"])
 def test_a_scheduler_that_was_paused_fires_nothing_of_the_past(plane, change):
-    """It had decided before somebody changed the schedule."""
+    """It had decided before a user changed the schedule."""
     row = new(plane)
     fire = ScheduleFire(at=datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1), outcome=FireOutcome.DUE)
     move_back(plane, row, 5)
@@ -213,7 +213,7 @@ def test_a_scheduler_that_was_paused_fires_nothing_of_the_past(plane, change):
     assert fires(plane, row) == ()
 
 
-def test_a_bad_schedule_says_why_and_stops_no_other(plane):
+def test_an_invalid_schedule_is_reported_and_stops_no_other(plane):
     rows = [new(plane) for _ in range(3)]
     for row in rows:
         move_back(plane, row, 1)
@@ -248,10 +248,10 @@ def test_old_fires_are_forgotten_and_a_removed_schedule_leaves_none(plane):
     assert fires(plane, row) == ()
 
 
-# --- ticks of a crontab -----------------------------------------------------------------------------------------------
+# --- ticks of a crontab ----------------------------------------------------------------------------------------------
 
 
-def test_a_tick_before_the_next_look_connects_to_nothing(plane, tmp_path, monkeypatch, capsys):
+def test_a_tick_before_the_next_poll_opens_no_connection(plane, tmp_path, monkeypatch, capsys):
     """On an account; and a change of the schedules on this machine is seen by the next tick."""
     server, file = plane.server, tmp_path / "connections.toml"
     file.write_text(

@@ -1,4 +1,5 @@
-"""`loadgen setup` against a real server: what it makes, what it leaves alone, what it says when it may not."""
+"""`loadgen setup` against a real server: what it creates, what it leaves unchanged, and its errors for missing
+rights."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def versions(cursor: Any, database: str) -> list[tuple[Any, ...]]:
 # --- making ----------------------------------------------------------------------------------------------------------
 
 
-def test_everything_is_made_and_every_step_told(run, admin, database):
+def test_everything_is_made_and_every_step_printed(run, admin, database):
     lines = run().stdout.splitlines()
 
     made = {row["name"]: row["is_hybrid"] == "Y" for row in rows(admin, f"SHOW TABLES IN SCHEMA {database}.CONTROL")}
@@ -112,7 +113,7 @@ def test_the_second_time_there_is_nothing_to_do(run, server, database):
     assert not [sql for sql in sent if sql.split()[0] not in ("USE", "SELECT")]
 
 
-def test_what_is_there_is_not_made_again(run, admin, database):
+def test_existing_objects_are_not_created_again(run, admin, database):
     admin.execute(f"CREATE DATABASE {database}")
 
     lines = run().stdout.splitlines()
@@ -187,7 +188,7 @@ def test_quoted_names_are_kept_as_they_are(run, admin, database):
     assert {row["name"] for row in found} == {*TABLES, "SCHEMA_VERSION"}
 
 
-def test_a_scenario_says_where(run, admin, database, tmp_path):
+def test_the_scenario_names_the_location(run, admin, database, tmp_path):
     file = tmp_path / "a.yaml"
     file.write_text(
         "version: 1\nname: a\nconnection: nowhere\nworkload: {statements: [{name: a, sql: SELECT 1}]}\n"
@@ -290,7 +291,9 @@ def test_a_newer_schema_is_refused_and_left_alone(run, admin, database, argument
         ("USE WAREHOUSE", 'run: GRANT USAGE ON WAREHOUSE "{0}_WH" TO ROLE "ACCOUNTADMIN"; GRANT USAGE ON DATABASE'),
     ],
 )
-def test_a_missing_right_is_told_with_the_statements_an_administrator_must_run(run, server, database, refused, told):
+def test_a_missing_right_is_reported_with_the_statements_an_administrator_must_run(
+    run, server, database, refused, told
+):
     message = "SQL access control error:\nInsufficient privileges to operate on account 'X'"
     server.fault(match=f"^{refused}", kind="error", errno=3001, sqlstate="42501", message=message)
 
@@ -301,7 +304,7 @@ def test_a_missing_right_is_told_with_the_statements_an_administrator_must_run(r
     assert told.format(database) in caught.value.remedy
 
 
-def test_an_account_without_hybrid_tables_is_told_what_to_do_instead(run, server):
+def test_an_account_without_hybrid_tables_gets_a_hint_for_an_alternative(run, server):
     message = "SQL compilation error:\nHYBRID TABLE is not supported for this account."
     server.fault(match="^CREATE HYBRID TABLE", kind="error", errno=2, sqlstate="0A000", message=message)
 

@@ -34,7 +34,7 @@ every_purpose = pytest.mark.parametrize("purpose", SETTINGS)
 def classified(cursor: Any, sql: str, *binds: Any) -> Failure:
     try:
         cursor.execute(sql, binds) if binds else cursor.execute(sql)
-    except Exception as error:  # whatever the driver raises: classify() takes all of it
+    except Exception as error:  # classify() must accept every error of the driver
         return classify(error)
     raise AssertionError("the statement succeeded")
 
@@ -43,7 +43,7 @@ def classified(cursor: Any, sql: str, *binds: Any) -> Failure:
 
 
 @every_purpose
-def test_a_connection_opens_works_and_closes_without_a_word(profile, caplog, capfd, purpose):
+def test_a_connection_opens_works_and_closes_without_output(profile, caplog, capfd, purpose):
     with warnings.catch_warnings(record=True) as warned, caplog.at_level(logging.WARNING):
         warnings.simplefilter("always")
         connection = connect(profile, SETTINGS[purpose](profile))
@@ -84,7 +84,7 @@ def test_the_session_parameters_arrive(open_connection, profile, purpose):
     assert {name: values.get(name) for name in expected} == expected
 
 
-def test_sessions_are_in_utc_whatever_the_account_says(open_connection):
+def test_sessions_are_in_utc_in_every_account(open_connection):
     now, clock = open_connection().cursor().execute("SELECT CURRENT_TIMESTAMP(), SYSDATE()").fetchone()
 
     assert now.utcoffset().total_seconds() == 0
@@ -229,7 +229,7 @@ def test_a_cancelled_statement_is_known_as_such(open_connection):
 
 
 @pytest.mark.parametrize("purpose", ["load", "probe", "control"])
-def test_a_port_where_nobody_listens_is_told_with_a_remedy(closed_port, purpose):
+def test_a_port_without_a_listener_is_reported_with_a_remedy(closed_port, purpose):
     profile = profile_of(f"127.0.0.1:{closed_port}")
 
     with pytest.raises(ConnectFailed) as caught:
@@ -242,7 +242,7 @@ def test_a_port_where_nobody_listens_is_told_with_a_remedy(closed_port, purpose)
     assert classify(caught.value.__cause__).category is ErrorCategory.CONNECTION
 
 
-def test_a_refused_login_is_told_with_a_remedy(server, profile):
+def test_a_rejected_login_is_reported_with_a_remedy(server, profile):
     server.fault(match="/session/v1/login-request", kind="error", errno=390100, sqlstate="28000",
                  message="Incorrect username or password was specified.")  # fmt: skip
 
@@ -253,7 +253,7 @@ def test_a_refused_login_is_told_with_a_remedy(server, profile):
 
 
 def test_a_server_that_is_killed_under_a_session_is_a_lost_connection():
-    """The one test that needs a server of its own. The null engine is enough, and quickly there."""
+    """The only test that needs a separate server. The null engine is enough, and starts quickly."""
     with EmbeddedServer("--engine", "null") as own:
         profile = profile_of(own.address)
         load, control = connect(profile, load_of(profile)), connect(profile, control_of(profile, statement_limit_s=1))
@@ -271,10 +271,10 @@ def test_a_server_that_is_killed_under_a_session_is_a_lost_connection():
     assert "nothing listens" in str(caught.value)
 
 
-# --- what the driver does for nobody ---------------------------------------------------------------------------------
+# --- work of the driver that has no use ------------------------------------------------------------------------------
 
 
-def test_a_statement_is_not_looked_at_for_telemetry_and_its_debug_events_end_at_once(
+def test_a_statement_is_not_inspected_for_telemetry_and_its_debug_events_are_dropped(
     profile: ConnectionProfile, caplog: pytest.LogCaptureFixture
 ) -> None:
     called: list[str] = []

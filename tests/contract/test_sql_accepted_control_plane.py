@@ -20,7 +20,7 @@ from tests.contract.sql import Sql
 pytestmark = pytest.mark.any_driver
 
 
-# --- valid statements of the specification ----------------------------------------------------------------------------
+# --- valid statements of the specification ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CONTROL_TABLES)
@@ -163,7 +163,7 @@ def test_row_19_text_integer_and_float_are_column_types(sql: Sql) -> None:
                      "NUMBER(38,0)", "NUMBER(10,2)"]  # fmt: skip
 
 
-# --- numbers, leases, heartbeats --------------------------------------------------------------------------------------
+# --- numbers, leases, heartbeats -------------------------------------------------------------------------------------
 
 
 ALLOCATE = """
@@ -201,7 +201,7 @@ def test_an_event_takes_the_next_number_of_its_run(control: Sql) -> None:
     assert control.value("SELECT SEQUENCE_ID FROM RUN_CONTROL_EVENTS WHERE RUN_ID = 'other'") == 1
 
 
-def test_a_blind_resend_of_an_event_is_told_apart_from_a_taken_number(control: Sql) -> None:
+def test_a_repeated_insert_of_an_event_is_distinguished_from_a_used_number(control: Sql) -> None:
     event = an_id()
     control(ALLOCATE, "r", event, "X", "{}", "r")
 
@@ -280,7 +280,7 @@ def test_a_lease_is_claimed_renewed_released_and_claimed_again(control: Sql) -> 
     assert control(newest, "r")[0][:2] == (2, "you")
 
 
-def test_a_guarded_update_says_by_its_row_count_whether_it_won(control: Sql) -> None:
+def test_the_row_count_of_a_guarded_update_shows_whether_it_won(control: Sql) -> None:
     insert_run(control)
     advance = "UPDATE RUN_STATUS SET STATUS = ?, UPDATED_AT = SYSDATE() WHERE RUN_ID = ? AND STATUS = ?"
 

@@ -15,7 +15,7 @@ from tests.contract.sql import Sql
 pytestmark = pytest.mark.any_driver
 
 
-# --- definitions ------------------------------------------------------------------------------------------------------
+# --- definitions -----------------------------------------------------------------------------------------------------
 
 
 def test_a_table_can_be_replaced_kept_and_dropped(sql: Sql) -> None:
@@ -219,7 +219,7 @@ def test_identity_is_another_word_for_autoincrement(sql: Sql, option: str) -> No
     assert sql("SELECT ID FROM X") == [(1,)]
 
 
-def test_a_column_added_later_has_what_its_definition_says(sql: Sql) -> None:
+def test_a_column_added_later_has_the_properties_of_its_definition(sql: Sql) -> None:
     sql("CREATE HYBRID TABLE X (ID NUMBER PRIMARY KEY)")
     for definition, check in (
         ("U VARCHAR UNIQUE", lambda: sql("INSERT INTO X (ID, U) VALUES (1, 'same'), (2, 'same')")),
@@ -267,7 +267,7 @@ def test_databases_and_schemas_come_and_go(sql: Sql, database: str) -> None:
     assert (caught.value.errno, caught.value.sqlstate) == (90105, "22000")
 
 
-# --- constraints ------------------------------------------------------------------------------------------------------
+# --- constraints -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

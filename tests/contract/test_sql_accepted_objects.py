@@ -1,4 +1,4 @@
-"""What SHOW and DESCRIBE say, warehouses and the session: as Snowflake has them."""
+"""The results of SHOW and DESCRIBE, warehouses and the session: as in Snowflake."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.contract.sql import Sql
 pytestmark = pytest.mark.any_driver
 
 
-# --- SHOW, DESCRIBE, INFORMATION_SCHEMA -------------------------------------------------------------------------------
+# --- SHOW, DESCRIBE, INFORMATION_SCHEMA ------------------------------------------------------------------------------
 
 
-def test_describe_table_tells_types_nulls_defaults_and_keys(control: Sql) -> None:
+def test_describe_table_shows_types_nulls_defaults_and_keys(control: Sql) -> None:
     control(
         "CREATE TABLE X (A NUMBER(10, 2) DEFAULT 5 NOT NULL, B TIMESTAMP_LTZ(3), C VARIANT, D"
         " BINARY, E TIME, F BOOLEAN)"
@@ -91,7 +91,7 @@ def test_information_schema_knows_tables_columns_and_schemas(control: Sql, datab
     assert control.value("SELECT TABLE_NAME FROM INFORMATION_SCHEMA.VIEWS") == "V"
 
 
-def test_show_parameters_tells_value_default_and_level(sql: Sql) -> None:
+def test_show_parameters_shows_value_default_and_level(sql: Sql) -> None:
     sql("ALTER SESSION SET HYBRID_TABLE_LOCK_TIMEOUT = 5, QUERY_TAG = 'it''s a tag'")
 
     (timeout,) = sql.dicts("SHOW PARAMETERS LIKE 'HYBRID_TABLE_LOCK_TIMEOUT'")
@@ -108,7 +108,7 @@ def test_show_parameters_tells_value_default_and_level(sql: Sql) -> None:
     assert len(sql("SHOW PARAMETERS")) > 30
 
 
-# --- warehouses -------------------------------------------------------------------------------------------------------
+# --- warehouses ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_without_a_warehouse_a_query_is_606_and_commands_go_on(sql: Sql, warehou
     assert sql("SELECT A FROM X") == []
 
 
-def test_a_warehouse_that_is_dropped_or_altered_twice_says_so(sql: Sql, warehouse: str) -> None:
+def test_a_warehouse_that_is_dropped_or_altered_twice_is_an_error(sql: Sql, warehouse: str) -> None:
     sql(f"ALTER WAREHOUSE {warehouse} SUSPEND")
     for statement, errno in (
         (f"ALTER WAREHOUSE {warehouse} SUSPEND", 90064),
@@ -190,7 +190,7 @@ def test_a_warehouse_that_is_dropped_or_altered_twice_says_so(sql: Sql, warehous
     assert caught.value.errno == 90063
 
 
-# --- the session ------------------------------------------------------------------------------------------------------
+# --- the session -----------------------------------------------------------------------------------------------------
 
 
 def test_the_session_knows_where_it_is(sql: Sql, database: str) -> None:
@@ -225,7 +225,7 @@ def test_a_statement_may_end_with_semicolons_and_hold_comments(sql: Sql) -> None
     assert sql("-- first\nSELECT /* in */ 1 // last\n;") == [(1,)]
 
 
-def test_query_history_tells_what_the_session_did(sql: Sql, database: str) -> None:
+def test_query_history_contains_the_statements_of_the_session(sql: Sql, database: str) -> None:
     tag = an_id()
     sql("CREATE TABLE X (A NUMBER)")
     sql(f"ALTER SESSION SET QUERY_TAG = '{tag}'")

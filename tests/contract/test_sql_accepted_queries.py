@@ -14,10 +14,10 @@ from tests.contract.sql import Sql
 pytestmark = pytest.mark.any_driver
 
 
-# --- changes ----------------------------------------------------------------------------------------------------------
+# --- changes ---------------------------------------------------------------------------------------------------------
 
 
-def test_merge_updates_deletes_and_inserts_as_its_clauses_say(numbers: Sql) -> None:
+def test_merge_updates_deletes_and_inserts_by_its_clauses(numbers: Sql) -> None:
     numbers("CREATE TABLE S AS SELECT * FROM VALUES (1, 'uno'), (2, NULL), (11, 'once') AS S(I, WORD)")
 
     counted = numbers.count(
@@ -55,7 +55,7 @@ def test_merge_refuses_two_source_rows_for_one_target_row(numbers: Sql) -> None:
     assert numbers.value("SELECT WORD FROM N WHERE I = 1") == "one"
 
 
-def test_update_and_delete_can_look_at_other_tables(numbers: Sql) -> None:
+def test_update_and_delete_can_read_other_tables(numbers: Sql) -> None:
     numbers("CREATE TABLE S AS SELECT * FROM VALUES (1, 'uno'), (3, 'tres') AS S(K, W)")
 
     updated = numbers.count("UPDATE N SET WORD = S.W, G = UPPER(N.G) FROM S WHERE N.I = S.K")
@@ -75,7 +75,7 @@ def test_insert_takes_a_query_with_a_cte_and_leaves_columns_to_their_defaults(nu
     assert numbers("SELECT * FROM X ORDER BY A") == [(90, "d"), (100, "d")]
 
 
-# --- queries ----------------------------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 QUERIES = [

@@ -21,7 +21,7 @@ PACIFIC = ZoneInfo("America/Los_Angeles")
 SECOND = timedelta(seconds=1)
 
 
-# --- time zones -------------------------------------------------------------------------------------------------------
+# --- time zones ------------------------------------------------------------------------------------------------------
 
 
 def pacific_seconds() -> float:
@@ -41,7 +41,7 @@ def test_row_20_current_timestamp_in_an_ntz_column_is_pacific_wall_time_by_defau
     assert all(abs(gap - pacific_seconds()) <= 60 for (gap,) in gaps)
 
 
-def test_sysdate_is_utc_whatever_the_session_says(connect: Callable[..., Any]) -> None:
+def test_sysdate_is_utc_in_every_session(connect: Callable[..., Any]) -> None:
     for zone in ("America/Los_Angeles", "UTC", "Asia/Kolkata"):
         sql = Sql(connect(session_parameters={"TIMEZONE": zone}))
 
@@ -95,7 +95,7 @@ def test_a_time_zone_changed_inside_a_transaction_outlives_its_rollback(connect:
     assert mine == others == "2026-07-01 12:00:00.000 +0900"
 
 
-# --- types ------------------------------------------------------------------------------------------------------------
+# --- types -----------------------------------------------------------------------------------------------------------
 
 
 IMPLICIT = [

@@ -10,7 +10,7 @@ import pytest
 import snowflake.connector
 from snowflake.connector.errors import ProgrammingError
 
-from tests.contract.lock_builders import PRIMARY_KEY, Crowd, Sessions, outcome
+from tests.contract.lock_builders import PRIMARY_KEY, ConcurrentSessions, Sessions, outcome
 from tests.contract.sql import Sql
 from tests.contract.strict_pairs import ROWS, Pairs, harmful
 from tests.control_plane import ControlPlane
@@ -30,7 +30,7 @@ def strict() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture(scope="module")
 def all_sessions(strict: EmbeddedServer) -> Iterator[Sessions]:
-    """For `crowd`: its sessions are those of the strict server here."""
+    """For `concurrent`: its sessions belong to the strict server here."""
     sessions = Sessions(strict)
     sessions.take(None, {})("CREATE OR REPLACE DATABASE LOCKS")
     yield sessions
@@ -38,21 +38,21 @@ def all_sessions(strict: EmbeddedServer) -> Iterator[Sessions]:
 
 
 @pytest.fixture
-def claims(crowd: Crowd) -> Sql:
+def claims(concurrent: ConcurrentSessions) -> Sql:
     """Two rows to claim."""
-    sql = crowd.session()
+    sql = concurrent.session()
     sql("CREATE OR REPLACE HYBRID TABLE CLAIMS (ID NUMBER PRIMARY KEY, OWNER VARCHAR(9), N NUMBER, NOTE VARIANT)")
     sql("INSERT INTO CLAIMS SELECT 1, 'NONE', 0, PARSE_JSON('{\"a\": 1}') UNION ALL SELECT 2, 'NONE', 0, NULL")
     return sql
 
 
-def after(crowd: Crowd, first: str, waiting: str) -> Any:
+def after(concurrent: ConcurrentSessions, first: str, waiting: str) -> Any:
     """The row count of the statement that waits for the row of `first`, which is committed then."""
-    holder, waiter = crowd.sessions(2)
+    holder, waiter = concurrent.sessions(2)
     holder("BEGIN")
     assert holder.count(first) == 1
-    work = crowd.start(waiter.count, waiting)
-    crowd.wait_blocked(waiting, work)
+    work = concurrent.start(waiter.count, waiting)
+    concurrent.wait_blocked(waiting, work)
     holder("COMMIT")
     return outcome(work)
 
@@ -60,26 +60,28 @@ def after(crowd: Crowd, first: str, waiting: str) -> Any:
 CLAIM = "UPDATE CLAIMS SET OWNER = '{}', N = N + 1 WHERE ID = 1 AND OWNER = 'NONE'"
 
 
-def test_both_claimants_of_a_row_get_a_row_count_of_one(crowd: Crowd, claims: Sql):
-    assert after(crowd, CLAIM.format("A"), CLAIM.format("B")) == 1
+def test_both_claimants_of_a_row_get_a_row_count_of_one(concurrent: ConcurrentSessions, claims: Sql):
+    assert after(concurrent, CLAIM.format("A"), CLAIM.format("B")) == 1
     assert claims("SELECT OWNER, N FROM CLAIMS WHERE ID = 1") == [("B", 1)]
 
 
-def test_a_write_after_a_wait_puts_back_the_columns_it_did_not_name(crowd: Crowd, claims: Sql):
+def test_a_write_after_a_wait_puts_back_the_columns_it_did_not_name(concurrent: ConcurrentSessions, claims: Sql):
     changed = "UPDATE CLAIMS SET OWNER = 'A', NOTE = NULL WHERE ID = 1"
 
-    assert after(crowd, changed, "UPDATE CLAIMS SET N = 7 WHERE ID = 1") == 1
+    assert after(concurrent, changed, "UPDATE CLAIMS SET N = 7 WHERE ID = 1") == 1
     assert claims("SELECT OWNER, N, NOTE:a::NUMBER FROM CLAIMS WHERE ID = 1") == [("NONE", 7, 1)]
 
 
 @pytest.mark.parametrize("waiting", [CLAIM.format("B"), "DELETE FROM CLAIMS WHERE ID = 1 AND OWNER = 'NONE'"])
-def test_a_row_that_was_deleted_meanwhile_is_counted_and_stays_deleted(crowd: Crowd, claims: Sql, waiting: str):
-    assert after(crowd, "DELETE FROM CLAIMS WHERE ID = 1", waiting) == 1
+def test_a_row_that_was_deleted_meanwhile_is_counted_and_stays_deleted(
+    concurrent: ConcurrentSessions, claims: Sql, waiting: str
+):
+    assert after(concurrent, "DELETE FROM CLAIMS WHERE ID = 1", waiting) == 1
     assert claims("SELECT ID FROM CLAIMS") == [(2,)]
 
 
-def test_a_delete_removes_a_row_that_no_longer_meets_its_condition(crowd: Crowd, claims: Sql):
-    assert after(crowd, CLAIM.format("A"), "DELETE FROM CLAIMS WHERE ID = 1 AND OWNER = 'NONE'") == 1
+def test_a_delete_removes_a_row_that_no_longer_meets_its_condition(concurrent: ConcurrentSessions, claims: Sql):
+    assert after(concurrent, CLAIM.format("A"), "DELETE FROM CLAIMS WHERE ID = 1 AND OWNER = 'NONE'") == 1
     assert claims("SELECT ID FROM CLAIMS") == [(2,)]
 
 
@@ -96,23 +98,23 @@ def test_a_statement_that_does_not_wait_does_what_it_always_does(claims: Sql):
     assert claims.count("DELETE FROM CLAIMS WHERE ID > ?", 1) == 1
 
 
-def test_an_enforced_key_still_decides(crowd: Crowd, claims: Sql):
-    holder, waiter = crowd.sessions(2)
+def test_an_enforced_key_still_decides(concurrent: ConcurrentSessions, claims: Sql):
+    holder, waiter = concurrent.sessions(2)
     holder("BEGIN")
     holder("INSERT INTO CLAIMS VALUES (3, 'A', 0, NULL)")
-    work = crowd.start(waiter, "INSERT INTO CLAIMS VALUES (3, 'B', 0, NULL)")
-    crowd.wait_blocked("INSERT INTO CLAIMS VALUES (3, 'B'", work)
+    work = concurrent.start(waiter, "INSERT INTO CLAIMS VALUES (3, 'B', 0, NULL)")
+    concurrent.wait_blocked("INSERT INTO CLAIMS VALUES (3, 'B'", work)
     holder("COMMIT")
 
     assert outcome(work) == PRIMARY_KEY
 
 
-def test_standard_tables_are_not_concerned(crowd: Crowd):
-    crowd.session()("CREATE OR REPLACE TABLE CLAIMS_S (ID NUMBER, OWNER VARCHAR(9))")
-    crowd.session()("INSERT INTO CLAIMS_S VALUES (1, 'NONE')")
+def test_standard_tables_are_not_concerned(concurrent: ConcurrentSessions):
+    concurrent.session()("CREATE OR REPLACE TABLE CLAIMS_S (ID NUMBER, OWNER VARCHAR(9))")
+    concurrent.session()("INSERT INTO CLAIMS_S VALUES (1, 'NONE')")
     claim = "UPDATE CLAIMS_S SET OWNER = '{}' WHERE ID = 1 AND OWNER = 'NONE'"
 
-    assert after(crowd, claim.format("A"), claim.format("B")) == 0
+    assert after(concurrent, claim.format("A"), claim.format("B")) == 0
 
 
 # --- binds -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from snowflake.connector.errors import Error, ProgrammingError
 from tests.contract.lock_builders import (
     PRIMARY_KEY,
     TIMED_OUT,
-    Crowd,
+    ConcurrentSessions,
     add,
     make_table,
     outcome,
@@ -22,11 +22,13 @@ from tests.processes import wait_until
 pytestmark = pytest.mark.any_driver
 
 
-# --- transactions -----------------------------------------------------------------------------------------------------
+# --- transactions ----------------------------------------------------------------------------------------------------
 
 
-def test_what_is_not_committed_is_invisible_to_others_and_a_rollback_undoes_it(crowd: Crowd, table: str) -> None:
-    mine, other = crowd.sessions(2)
+def test_uncommitted_changes_are_invisible_to_others_and_a_rollback_undoes_them(
+    concurrent: ConcurrentSessions, table: str
+) -> None:
+    mine, other = concurrent.sessions(2)
 
     mine("BEGIN TRANSACTION")
     mine(f"INSERT INTO {table} VALUES (10, 10)")
@@ -43,8 +45,10 @@ def test_what_is_not_committed_is_invisible_to_others_and_a_rollback_undoes_it(c
     ("begin", "commit"),
     [("BEGIN", "COMMIT"), ("BEGIN WORK", "COMMIT WORK"), ("START TRANSACTION", "COMMIT"), ("BEGIN NAME T1", "COMMIT")],
 )
-def test_a_transaction_has_more_than_one_spelling(crowd: Crowd, hybrid: str, begin: str, commit: str) -> None:
-    mine, other = crowd.sessions(2)
+def test_a_transaction_has_more_than_one_spelling(
+    concurrent: ConcurrentSessions, hybrid: str, begin: str, commit: str
+) -> None:
+    mine, other = concurrent.sessions(2)
 
     mine(begin)
     mine(add(hybrid, 1))
@@ -66,8 +70,10 @@ FAILURES = [
 
 
 @pytest.mark.parametrize("failing", FAILURES)
-def test_a_failed_statement_leaves_its_transaction_open_and_committable(crowd: Crowd, table: str, failing: str) -> None:
-    mine, other = crowd.sessions(2)
+def test_a_failed_statement_leaves_its_transaction_open_and_committable(
+    concurrent: ConcurrentSessions, table: str, failing: str
+) -> None:
+    mine, other = concurrent.sessions(2)
     mine("BEGIN")
     mine(f"INSERT INTO {table} VALUES (10, 1)")
 
@@ -81,8 +87,10 @@ def test_a_failed_statement_leaves_its_transaction_open_and_committable(crowd: C
     assert other(f"SELECT ID, N FROM {table} WHERE ID >= 10 ORDER BY ID") == [(10, 1), (11, 2)]
 
 
-def test_a_duplicate_key_inside_a_transaction_undoes_its_statement_only(crowd: Crowd, hybrid: str) -> None:
-    mine = crowd.session()
+def test_a_duplicate_key_inside_a_transaction_undoes_its_statement_only(
+    concurrent: ConcurrentSessions, hybrid: str
+) -> None:
+    mine = concurrent.session()
     mine("BEGIN")
     mine(f"INSERT INTO {hybrid} VALUES (10, 1)")
 
@@ -96,9 +104,9 @@ def test_a_duplicate_key_inside_a_transaction_undoes_its_statement_only(crowd: C
 
 @pytest.mark.parametrize("failing", ["SELECT 1 / 0 FROM {table}", "SELECT * FROM NO_SUCH"])
 def test_with_transaction_abort_on_error_nothing_goes_until_the_transaction_is_ended(
-    crowd: Crowd, table: str, failing: str
+    concurrent: ConcurrentSessions, table: str, failing: str
 ) -> None:
-    mine = crowd.session(TRANSACTION_ABORT_ON_ERROR=True)
+    mine = concurrent.session(TRANSACTION_ABORT_ON_ERROR=True)
     mine("BEGIN")
     mine(f"INSERT INTO {table} VALUES (10, 1)")
 
@@ -112,8 +120,8 @@ def test_with_transaction_abort_on_error_nothing_goes_until_the_transaction_is_e
     assert mine(f"SELECT ID FROM {table} WHERE ID >= 10") == [(12,)]
 
 
-def test_a_second_begin_is_ignored(crowd: Crowd, hybrid: str) -> None:
-    mine = crowd.session()
+def test_a_second_begin_is_ignored(concurrent: ConcurrentSessions, hybrid: str) -> None:
+    mine = concurrent.session()
 
     mine("BEGIN")
     first = mine.value("SELECT CURRENT_TRANSACTION()")
@@ -140,9 +148,11 @@ DEFINITIONS = [
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS)
-def test_a_definition_commits_the_open_transaction(crowd: Crowd, hybrid: str, definition: str) -> None:
-    mine, reader = crowd.sessions(2)
-    other = make_table(crowd, "TABLE")
+def test_a_definition_commits_the_open_transaction(
+    concurrent: ConcurrentSessions, hybrid: str, definition: str
+) -> None:
+    mine, reader = concurrent.sessions(2)
+    other = make_table(concurrent, "TABLE")
     mine("BEGIN")
     mine(f"INSERT INTO {hybrid} VALUES (10, 1)")
 
@@ -153,8 +163,8 @@ def test_a_definition_commits_the_open_transaction(crowd: Crowd, hybrid: str, de
     assert mine.value(f"SELECT COUNT(*) FROM {hybrid} WHERE ID = 10") == 1
 
 
-def test_a_truncate_is_a_change_and_can_be_rolled_back(crowd: Crowd, standard: str) -> None:
-    mine, other = crowd.sessions(2)
+def test_a_truncate_is_a_change_and_can_be_rolled_back(concurrent: ConcurrentSessions, standard: str) -> None:
+    mine, other = concurrent.sessions(2)
     mine("BEGIN")
     mine(f"TRUNCATE TABLE {standard}")
 
@@ -164,8 +174,8 @@ def test_a_truncate_is_a_change_and_can_be_rolled_back(crowd: Crowd, standard: s
     assert mine.value(f"SELECT COUNT(*) FROM {standard}") == 3
 
 
-def test_without_autocommit_the_first_change_opens_a_transaction(crowd: Crowd, table: str) -> None:
-    mine, other = crowd.session(QUERY_TAG="no autocommit"), crowd.session()
+def test_without_autocommit_the_first_change_opens_a_transaction(concurrent: ConcurrentSessions, table: str) -> None:
+    mine, other = concurrent.session(QUERY_TAG="no autocommit"), concurrent.session()
     mine.connection.autocommit(False)
 
     mine(f"INSERT INTO {table} VALUES (10, 1)")
@@ -179,8 +189,8 @@ def test_without_autocommit_the_first_change_opens_a_transaction(crowd: Crowd, t
     assert other.value(f"SELECT COUNT(*) FROM {table}") == 4
 
 
-def test_setting_autocommit_commits_what_is_open(crowd: Crowd, hybrid: str) -> None:
-    mine, other = crowd.session(AUTOCOMMIT=False), crowd.session()
+def test_setting_autocommit_commits_what_is_open(concurrent: ConcurrentSessions, hybrid: str) -> None:
+    mine, other = concurrent.session(AUTOCOMMIT=False), concurrent.session()
     for row, value in ((10, "FALSE"), (11, "TRUE")):
         mine(f"INSERT INTO {hybrid} VALUES ({row}, 0)")
         unseen = other.value(f"SELECT COUNT(*) FROM {hybrid} WHERE ID = {row}")
@@ -192,8 +202,8 @@ def test_setting_autocommit_commits_what_is_open(crowd: Crowd, hybrid: str) -> N
     assert other.value(f"SELECT COUNT(*) FROM {hybrid} WHERE ID = 12") == 1
 
 
-def test_show_transactions_lists_the_open_ones(crowd: Crowd, hybrid: str) -> None:
-    mine, other = crowd.sessions(2)
+def test_show_transactions_lists_the_open_ones(concurrent: ConcurrentSessions, hybrid: str) -> None:
+    mine, other = concurrent.sessions(2)
 
     def mine_shown() -> list[tuple[Any, ...]]:
         names = [column[0] for column in other.cursor.execute("SHOW TRANSACTIONS").description]
@@ -214,13 +224,15 @@ def test_show_transactions_lists_the_open_ones(crowd: Crowd, hybrid: str) -> Non
     assert mine.value("SELECT LAST_TRANSACTION()") == number
 
 
-def test_closing_a_connection_ends_its_transaction_and_frees_its_locks(crowd: Crowd, table: str) -> None:
-    holder, waiter = crowd.sessions(2)
+def test_closing_a_connection_ends_its_transaction_and_frees_its_locks(
+    concurrent: ConcurrentSessions, table: str
+) -> None:
+    holder, waiter = concurrent.sessions(2)
     holder("BEGIN")
     holder(add(table, 1))
     holder(f"INSERT INTO {table} VALUES (10, 0)")
-    waiting = crowd.start(waiter.count, f"UPDATE {table} SET N = N + 10 WHERE ID = 1")
-    crowd.wait_blocked(f"UPDATE {table} SET N = N + 10", waiting)
+    waiting = concurrent.start(waiter.count, f"UPDATE {table} SET N = N + 10 WHERE ID = 1")
+    concurrent.wait_blocked(f"UPDATE {table} SET N = N + 10", waiting)
 
     holder.connection.close()
 
@@ -228,8 +240,10 @@ def test_closing_a_connection_ends_its_transaction_and_frees_its_locks(crowd: Cr
     assert waiter(f"SELECT ID, N FROM {table} ORDER BY ID") == [(1, 10), (2, 0), (3, 0)]
 
 
-def test_each_statement_of_a_transaction_sees_what_was_committed_before_it(crowd: Crowd, table: str) -> None:
-    mine, other = crowd.sessions(2)
+def test_each_statement_of_a_transaction_sees_what_was_committed_before_it(
+    concurrent: ConcurrentSessions, table: str
+) -> None:
+    mine, other = concurrent.sessions(2)
     query = f"SELECT N FROM {table} WHERE ID = 1"
     mine("BEGIN")
 
@@ -240,8 +254,10 @@ def test_each_statement_of_a_transaction_sees_what_was_committed_before_it(crowd
     assert (first, second) == (0, 1)
 
 
-def test_a_transaction_may_span_hybrid_and_standard_tables(crowd: Crowd, hybrid: str, standard: str) -> None:
-    mine, other = crowd.sessions(2)
+def test_a_transaction_may_span_hybrid_and_standard_tables(
+    concurrent: ConcurrentSessions, hybrid: str, standard: str
+) -> None:
+    mine, other = concurrent.sessions(2)
     for end, expected in (("ROLLBACK", (0, 0)), ("COMMIT", (1, 1))):
         mine("BEGIN")
         mine(add(hybrid, 1))
@@ -252,8 +268,10 @@ def test_a_transaction_may_span_hybrid_and_standard_tables(crowd: Crowd, hybrid:
         assert tuple(other.value(f"SELECT N FROM {t} WHERE ID = 1") for t in (hybrid, standard)) == expected
 
 
-def test_a_query_that_is_new_to_the_server_runs_inside_a_transaction(crowd: Crowd, table: str) -> None:
-    mine = crowd.session()
+def test_a_query_that_is_new_to_the_server_runs_inside_a_transaction(
+    concurrent: ConcurrentSessions, table: str
+) -> None:
+    mine = concurrent.session()
     mine("BEGIN")
     mine(add(table, 1))
 
@@ -264,11 +282,11 @@ def test_a_query_that_is_new_to_the_server_runs_inside_a_transaction(crowd: Crow
     assert mine.value(f"SELECT N FROM {table} WHERE ID = 1") == 1
 
 
-# --- definitions beside transactions ----------------------------------------------------------------------------------
+# --- definitions beside transactions ---------------------------------------------------------------------------------
 
 
-def test_a_transaction_that_only_reads_does_not_hold_up_definitions(crowd: Crowd, table: str) -> None:
-    reader, other = crowd.sessions(2)
+def test_a_transaction_that_only_reads_does_not_hold_up_definitions(concurrent: ConcurrentSessions, table: str) -> None:
+    reader, other = concurrent.sessions(2)
     query = f"SELECT COUNT(*) FROM {table}"
     reader(query)
     reader("BEGIN")
@@ -280,21 +298,21 @@ def test_a_transaction_that_only_reads_does_not_hold_up_definitions(crowd: Crowd
     assert reader(query) == [(0,)]
 
 
-def test_a_definition_that_waits_does_not_block_others(crowd: Crowd, table: str) -> None:
-    holder, defining, other = crowd.sessions(3)
+def test_a_definition_that_waits_does_not_block_others(concurrent: ConcurrentSessions, table: str) -> None:
+    holder, defining, other = concurrent.sessions(3)
     other(f"SELECT COUNT(*) FROM {table}")
     holder("BEGIN")
     holder(add(table, 1))
-    waiting = crowd.start(defining, f"ALTER TABLE {table} ADD COLUMN EXTRA NUMBER")
-    wait_until(lambda: waiting.done() or crowd_is_defining(other, table), "the definition is under way")
+    waiting = concurrent.start(defining, f"ALTER TABLE {table} ADD COLUMN EXTRA NUMBER")
+    wait_until(lambda: waiting.done() or sessions_are_defining(other, table), "the definition is under way")
 
-    assert outcome(crowd.start(other, f"SELECT COUNT(*) FROM {table}")) == [(3,)]
-    assert outcome(crowd.start(other, "CREATE TABLE SOMETHING_ELSE (A NUMBER)")) != TIMED_OUT
+    assert outcome(concurrent.start(other, f"SELECT COUNT(*) FROM {table}")) == [(3,)]
+    assert outcome(concurrent.start(other, "CREATE TABLE SOMETHING_ELSE (A NUMBER)")) != TIMED_OUT
     holder("COMMIT")
     outcome(waiting)
 
 
-def crowd_is_defining(sql: Sql, table: str) -> bool:
+def sessions_are_defining(sql: Sql, table: str) -> bool:
     running = sql.value(
         "SELECT COUNT(*) FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY())"
         " WHERE EXECUTION_STATUS IN ('running', 'blocked') AND STARTSWITH(QUERY_TEXT, ?)",

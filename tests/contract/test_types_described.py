@@ -1,4 +1,4 @@
-"""What `description` says of columns, because drivers read values by it: types, sizes, names."""
+"""The columns of `description`, which drivers need to read values: types, sizes, names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BINARY_LENGTH = 8_388_608
 
 
 def shape(column: Any) -> tuple[Any, ...]:
-    """What `description` says of a column, without the parts that no server fills."""
+    """The `description` of a column, without the parts that no server fills."""
     return (column.name, column.type_code, column.internal_size, column.precision, column.scale, column.is_nullable)
 
 

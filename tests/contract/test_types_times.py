@@ -15,7 +15,7 @@ from tests.contract.sql import one, read
 
 @pytest.mark.parametrize("kind", ["TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"])
 @pytest.mark.parametrize(("scale", "microsecond"), [(0, 0), (3, 123_000), (6, 123_456), (9, 123_456)])
-def test_a_time_has_as_many_decimals_as_its_type_says(cursor, kind, scale, microsecond):
+def test_a_time_has_as_many_decimals_as_its_type(cursor, kind, scale, microsecond):
     text = "12:34:56.123456" if kind == "TIME" else "2012-01-03 12:34:56.123456"
     cursor.execute(f"CREATE TABLE T (N INTEGER, V {kind}({scale}))")
     cursor.execute(f"INSERT INTO T SELECT 1, '{text}'::{kind}")

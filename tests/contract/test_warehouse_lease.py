@@ -1,4 +1,4 @@
-"""One run at a time on a warehouse, unless somebody wants to share it: real SQL, both majors of the connector."""
+"""One run at a time on a warehouse, unless another run shares it: real SQL, both majors of the connector."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_two_that_want_to_be_alone_are_not_there_together(use):
         assert alone()
 
 
-def test_who_shares_waits_for_nobody_and_who_wanted_to_be_alone_hears_of_it(use):
+def test_a_sharing_run_does_not_wait_and_an_exclusive_one_is_told_of_it(use):
     with use("first") as alone, use("beside", share=True) as beside:
         assert not alone()
         assert beside()
@@ -51,7 +51,7 @@ def test_who_shares_waits_for_nobody_and_who_wanted_to_be_alone_hears_of_it(use)
         assert alone()
 
 
-def test_whoever_shares_keeps_out_who_wants_to_be_alone_until_the_last_has_left(use):
+def test_sharing_runs_keep_exclusive_ones_out_until_the_last_has_ended(use):
     with use("long", share=True):
         with use("short", share=True):
             pass
@@ -62,7 +62,7 @@ def test_whoever_shares_keeps_out_who_wants_to_be_alone_until_the_last_has_left(
 
 
 @pytest.mark.parametrize("fault", [{"kind": "drop_reply"}, {"kind": "error", "errno": 200001}], ids=["lost", "taken"])
-def test_a_term_is_joined_once_when_its_answer_is_lost_and_with_the_next_number_when_another_was_faster(
+def test_a_lease_is_joined_once_when_its_response_is_lost_and_with_the_next_epoch_when_another_was_faster(
     plane, server, request, fault
 ):
     key = request.node.name[-20:]

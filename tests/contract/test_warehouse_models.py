@@ -131,7 +131,7 @@ def test_a_run_has_its_model_for_as_long_as_it_lasts(server, name):
     assert model(server, name) == PLAIN
 
 
-def test_a_run_that_asks_for_nothing_gets_the_server_s_options_whatever_was_left(server, name, running):
+def test_a_run_without_a_model_gets_the_options_of_the_server_whatever_was_left(server, name, running):
     server.ask("/__loadgen/warehouses", method="POST", body={"name": name, "slots": 1, "pid": running.pid})
     running.kill()
     running.wait()
@@ -227,7 +227,7 @@ def in_force(server: EmbeddedServer, name: str) -> dict[str, Any]:
     return found
 
 
-def test_a_model_has_an_id_of_its_own_from_its_beginning_to_its_end(server, name, running):
+def test_each_model_has_a_new_id_until_it_is_removed(server, name, running):
     none = in_force(server, name)
     held = {"name": name, "slots": 2, "service_time": "20ms", "pid": running.pid}
     first = server.ask("/__loadgen/warehouses", method="POST", body=held)
@@ -242,7 +242,7 @@ def test_a_model_has_an_id_of_its_own_from_its_beginning_to_its_end(server, name
     assert second["id"] not in (None, first["id"])
 
 
-def test_a_run_hears_of_a_model_that_was_replaced_by_an_equal_one(server, name):
+def test_a_run_notices_a_model_that_was_replaced_by_an_equal_one(server, name):
     model = {"slots": 2, "service_time": "5ms"}
     with warehouse_model(server.address, name, wanted_model(slots=2, service_time="5ms")) as changed:
         before = changed()
@@ -261,7 +261,7 @@ def test_a_run_hears_of_a_model_that_was_replaced_by_an_equal_one(server, name):
     assert replaced is not None
 
 
-def test_a_server_that_does_not_answer_at_the_end_says_nothing_for_the_model():
+def test_a_server_that_is_unreachable_at_the_end_does_not_confirm_the_model():
     """What is not known is not taken for true."""
     with (
         EmbeddedServer("--engine", "null") as brief,
@@ -277,7 +277,7 @@ def test_a_server_that_does_not_answer_at_the_end_says_nothing_for_the_model():
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["the same model", "it was lost in between"])
-def test_who_leads_a_run_on_hears_whether_its_model_was_still_in_force(server, name, running, lost):
+def test_a_successor_learns_whether_the_model_was_still_in_force(server, name, running, lost):
     model = {"name": name, "slots": 2, "service_time": "5ms", "pid": running.pid}
     server.ask("/__loadgen/warehouses", method="POST", body=model)
     running.kill()

@@ -14,7 +14,7 @@ import pytest
 from tests.drivers.environment import INSTALL_S
 from tests.embedded_server import EmbeddedServer, reachable_directory
 from tests.kubernetes_cluster import SPAWNER, Cluster, login_secret
-from tests.process.container_bench import ContainerBench, result
+from tests.process.container_harness import ContainerHarness, result
 from tests.processes import ROOT
 
 LOCK = "requirements-image.lock"
@@ -70,12 +70,12 @@ def test_workers_run_with_what_the_image_has_and_nothing_else(
 ) -> None:
     with Cluster(tmp_path, secrets={"snowflake": login_secret(server.host, server.port)}) as cluster:
         cluster.program, cluster.code = [str(image / "bin" / "loadgen")], image
-        bench = ContainerBench(server, tmp_path, SPAWNER, KUBECONFIG=str(cluster.kubeconfig))
+        harness = ContainerHarness(server, tmp_path, SPAWNER, KUBECONFIG=str(cluster.kubeconfig))
         before = files_of(image)
         try:
-            ended = result(bench.run("bench", warehouse="IMAGE_WH", duration="2s"))
+            ended = result(harness.run("bench", warehouse="IMAGE_WH", duration="2s"))
         finally:
-            bench.close()
+            harness.close()
 
     assert ended["status"] == "COMPLETED", ended  # INVALID where the machine is too busy
     assert ended["totals"]["succeeded"] > 0

@@ -46,7 +46,7 @@ EXPECTED = {
     "timeout": "error 604 57014",
     "cancel": "error 604 57014",
     "still open": "[[2]]",
-    "arrow": "error 2 08001",  # the server has JSON results only, and says so
+    "arrow": "error 2 08001",  # the server has JSON results only, and reports it
 }
 
 

@@ -28,7 +28,7 @@ Run = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[Path]:
-    """`query.js` with the driver beside it, installed from the lock into a directory of its own."""
+    """`query.js` with the driver, installed from the lock into a separate directory."""
     place = reachable_directory()
     for name in ("package.json", "package-lock.json", "query.js"):
         shutil.copy(HERE / name, place)

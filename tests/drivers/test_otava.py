@@ -117,7 +117,7 @@ def found_by_trend(series: Series) -> tuple[Change, ...]:
 
 
 def found_by_otava(program: Path, place: Path, made: Sequence[Series]) -> dict[str, tuple[Change, ...]]:
-    """All series are columns of one file, which Otava looks at one by one."""
+    """All series are columns of one file, which Otava analyses one by one."""
     with (place / "nights.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["time", *(series.name for series in made)])

@@ -23,7 +23,7 @@ Snow = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[Path]:
-    """`snow` in an environment of its own: its packages are not ours."""
+    """`snow` in a separate environment with its packages."""
     with environment_of(LOCK) as programs:
         yield programs / "snow"
 

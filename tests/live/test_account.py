@@ -1,6 +1,6 @@
-"""The embedded server's claims about Snowflake, asked of Snowflake itself.
+"""The embedded server's claims about Snowflake, checked on a real account.
 
-Nobody has run these yet. They need an account with hybrid tables, and a connection whose role may create a schema.
+They have not been run yet. They need an account with hybrid tables, and a connection whose role may create a schema.
 """
 
 from __future__ import annotations

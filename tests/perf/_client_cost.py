@@ -1,4 +1,4 @@
-"""What a client's loop costs around a statement that does nothing: no server, no driver, one thread."""
+"""The cost of a client's loop around a no-op statement: no server, no driver, one thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from loadgen.workload.schedule import window_schedules
 
 ROUNDS = 7
 PACED_PER_S = 2_000  # arrivals that the loop waits for
-_ENVIRON = {"LOADGEN_EMBEDDED_ADDRESS": "127.0.0.1:1"}  # nobody connects to it
+_ENVIRON = {"LOADGEN_EMBEDDED_ADDRESS": "127.0.0.1:1"}  # no connection is opened
 _ARGUMENTS = WorkerArguments(run_id="bench", worker_id="worker-0", worker_group_id=0, worker_group_count=1)
 _SCENARIO = """
 version: 1
@@ -49,7 +49,7 @@ class _Cursor:
 
 
 class _Connection:
-    """As much of a connection as the loop itself looks at."""
+    """The part of a connection that the loop uses."""
 
     session_id = 1
 

@@ -11,7 +11,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cores:
-    """The clients have some to themselves, as far as there are more than they need; else everyone uses all."""
+    """The clients get separate cores, if there are more than they need; otherwise all processes use all cores."""
 
     clients: frozenset[int]
     others: frozenset[int]

@@ -1,4 +1,4 @@
-"""What a benchmark found: figures, each with its aim, as text or JSON."""
+"""The results of a benchmark: figures, each with its aim, as text or JSON."""
 
 from __future__ import annotations
 

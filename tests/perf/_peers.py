@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from loadgen.snowflake import driver
-from tests.perf._ending import kill, with_children
+from tests.perf._cleanup import kill, with_children
 
 SOURCES = Path(__file__).parent / "peer_sources"
 DRIVERS = Path(__file__).parents[1] / "drivers"
@@ -147,14 +147,14 @@ class PeerProcess:
             stderr=subprocess.DEVNULL,
             text=True,
             env=os.environ | DIRECT,
-            start_new_session=True,  # as workers have: sessions share a core fairly, whatever they hold
+            start_new_session=True,  # as workers have: sessions share a core fairly
         )
         self.pids = (self._process.pid,)
         self._line(lambda line: line == "ready\n")
 
     def _line(self, wanted: Callable[[str], bool]) -> str:
         assert self._process.stdout is not None
-        for line in self._process.stdout:  # JMeter prints lines of its own between ours
+        for line in self._process.stdout:  # JMeter prints further lines between ours
             if wanted(line):
                 return line
         raise AssertionError(f"{self._process.args!r} ended with {self._process.wait()}")

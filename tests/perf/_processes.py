@@ -14,9 +14,9 @@ from typing import Self
 
 from tests.embedded_server import EmbeddedServer
 from tests.perf._bare_loop import KEYS, POINT_SELECT
+from tests.perf._cleanup import kill, with_children
 from tests.perf._cores import Cores, on
-from tests.perf._ending import kill, with_children
-from tests.process.worker_driver import Stage
+from tests.process.worker_driver import WorkerHarness
 from tests.processes import ROOT
 
 END_S = 60.0
@@ -24,14 +24,14 @@ GET = {"name": "get", "kind": "read", "sql": POINT_SELECT, "params": [{"uniform"
 
 
 @contextmanager
-def staged(cores: Cores, *target: str) -> Iterator[Stage]:
+def worker_harness(cores: Cores, *target: str) -> Iterator[WorkerHarness]:
     """A target and a control plane, each a server, away from the clients' cores where there are others."""
     with ExitStack() as stack:
         stack.enter_context(on(cores.others))
         server, control = stack.enter_context(EmbeddedServer(*target)), stack.enter_context(EmbeddedServer())
-        stage = Stage(server, control_server=control)
-        stack.callback(stage.close)
-        yield stage
+        harness = WorkerHarness(server, control_server=control)
+        stack.callback(harness.close)
+        yield harness
 
 
 class Bare:
@@ -44,7 +44,7 @@ class Bare:
             stdout=subprocess.PIPE,
             text=True,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
-            start_new_session=True,  # as workers have: sessions share a core fairly, whatever they hold
+            start_new_session=True,  # as workers have: sessions share a core fairly
         )
         assert self._process.stdout is not None
         said = self._process.stdout.readline()
@@ -52,12 +52,12 @@ class Bare:
         assert self.pids, "the bare loops did not start"
 
     @classmethod
-    def loop(cls, stage: Stage, connections: int, *more: Path | str) -> Self:
-        return cls("_bare_loop", stage.server.address, stage.database, connections, *more)
+    def loop(cls, harness: WorkerHarness, connections: int, *more: Path | str) -> Self:
+        return cls("_bare_loop", harness.server.address, harness.database, connections, *more)
 
     @classmethod
-    def crew(cls, stage: Stage, connections_each: int) -> Self:
-        return cls("_bare_crew", stage.server.address, stage.database, connections_each)
+    def loops(cls, harness: WorkerHarness, connections_each: int) -> Self:
+        return cls("_bare_loops", harness.server.address, harness.database, connections_each)
 
     def close(self) -> None:
         for pid in self.pids:

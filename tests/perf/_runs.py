@@ -1,4 +1,4 @@
-"""`loadgen run` as a process at a terminal of its own, on which it draws as it would for a person."""
+"""`loadgen run` as a process on a separate terminal, on which it draws as for a user."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from typing import Any, Self
 
 import psutil
 
+from tests.perf._cleanup import kill, with_children
 from tests.perf._cores import Cores, on
-from tests.perf._ending import kill, with_children
 from tests.perf._processes import GET
-from tests.process.worker_driver import Stage
+from tests.process.worker_driver import WorkerHarness
 from tests.processes import PROGRAM, ROOT, wait_until
 
 WORKERS = 2
@@ -34,17 +34,17 @@ SAID_BYTES_MAX = 20_000
 _numbers = itertools.count(1)
 
 
-def document(stage: Stage, load: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+def document(harness: WorkerHarness, load: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     """A scenario of point reads with this load; `more` are other sections."""
     return {
         "version": 1,
         "name": f"bench-{next(_numbers)}",
         "connection": "target",
-        "control": {"connection": "control", "database": stage.plane.place.database},
-        "target": {"database": stage.database, "schema": "PUBLIC", **more.pop("target", {})},
+        "control": {"connection": "control", "database": harness.plane.place.database},
+        "target": {"database": harness.database, "schema": "PUBLIC", **more.pop("target", {})},
         "workload": {"statements": [GET]},
         "load": {"workers": WORKERS, **load},
-        "enrichment": {"enabled": False},  # nobody looks at it, and it waits for a history that lags
+        "enrichment": {"enabled": False},  # not needed, and it waits for a delayed history
         **more,
     }
 
@@ -52,10 +52,12 @@ def document(stage: Stage, load: Mapping[str, Any], **more: Any) -> dict[str, An
 class LoadgenRun:
     """One run. Leaving the block kills what is left of it."""
 
-    def __init__(self, stage: Stage, scenario: Mapping[str, Any], cores: Cores, beside: Path | None = None) -> None:
+    def __init__(
+        self, harness: WorkerHarness, scenario: Mapping[str, Any], cores: Cores, beside: Path | None = None
+    ) -> None:
         """It, its workers and its display have the cores of the clients. `beside`: a folder that the scenario names."""
-        self._stage, self._name = stage, scenario["name"]
-        self._folder = stage.folder / self._name
+        self._harness, self._name = harness, scenario["name"]
+        self._folder = harness.folder / self._name
         self._folder.mkdir()
         file = self._folder / "scenario.yaml"
         file.write_text(json.dumps(scenario), "utf-8")
@@ -83,12 +85,12 @@ class LoadgenRun:
 
     def _environ(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("LOADGEN_", "SNOWFLAKE_"))}
-        home = {"SNOWFLAKE_HOME": self._stage.environ["SNOWFLAKE_HOME"], "HOME": str(self._folder)}
+        home = {"SNOWFLAKE_HOME": self._harness.environ["SNOWFLAKE_HOME"], "HOME": str(self._folder)}
         return {**kept, **home, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
 
     def _read(self, terminal: int) -> None:
         """Be the terminal: take what is drawn, and keep the end of it."""
-        with suppress(OSError), open(terminal, "rb", buffering=0) as shown:  # EIO: nobody has it open any more
+        with suppress(OSError), open(terminal, "rb", buffering=0) as shown:  # EIO: no process has it open any more
             while piece := shown.read(65_536):
                 self.drawn_bytes += len(piece)
                 self._said = (self._said + piece)[-SAID_BYTES_MAX:]
@@ -113,7 +115,7 @@ class LoadgenRun:
 
     def wait_measuring(self) -> None:
         sql = "SELECT 1 FROM RUN_STATUS WHERE TEST_NAME = ? AND STATUS = 'RUNNING' AND PHASE = 'MEASUREMENT'"
-        wait_until(lambda: self._stage.plane.rows(sql, self._name), f"{self._name} measures", unless=self._gone)
+        wait_until(lambda: self._harness.plane.rows(sql, self._name), f"{self._name} measures", unless=self._gone)
 
     def _gone(self) -> str | None:
         return None if self.process.poll() is None else f"it ended with {self.process.returncode}: {self.said}"
@@ -127,7 +129,7 @@ class LoadgenRun:
     # --- its end -----------------------------------------------------------------------------------------------------
 
     def stop(self, seconds: float) -> None:
-        """End it in good order, as Ctrl-C does."""
+        """End it gracefully, as Ctrl-C does."""
         self.process.send_signal(signal.SIGINT)
         code = self.process.wait(seconds)
         assert code == 128 + signal.SIGINT, f"it ended with {code}: {self.said}"
@@ -142,8 +144,8 @@ class LoadgenRun:
 
 
 def ran(
-    stage: Stage, scenario: Mapping[str, Any], cores: Cores, seconds: float, beside: Path | None = None
+    harness: WorkerHarness, scenario: Mapping[str, Any], cores: Cores, seconds: float, beside: Path | None = None
 ) -> dict[str, Any]:
-    """The summary of a whole run, which may take so long."""
-    with LoadgenRun(stage, scenario, cores, beside) as run:
+    """The summary of a whole run, which may take this long."""
+    with LoadgenRun(harness, scenario, cores, beside) as run:
         return run.result(seconds)

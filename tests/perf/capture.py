@@ -3,7 +3,7 @@
     ./bin/bench capture                     5 million rows, 12 minutes of CPU time
     ./bin/bench capture --rows 200000       less, to see that it works
 
-Rows of a query history come through a pipe into `loadgen capture import`; each has literals of its own.
+Rows of a query history come through a pipe into `loadgen capture import`; each has different literals.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from typing import Any
 
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
-from tests.perf._ending import leaving_nothing
+from tests.perf._cleanup import cleaned_up
 from tests.perf._figures import Figure, report
 from tests.processes import ROOT
 
@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--format", choices=("text", "json"), default="text")
     given = parser.parse_args()
     figures: list[Figure] = []
-    with leaving_nothing(), EmbeddedServer() as server:
+    with cleaned_up(), EmbeddedServer() as server:
         for name in LOADS:
             for workers in WORKERS:
                 figures += figures_of(given.checkout, server, name, workers)

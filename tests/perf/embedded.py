@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from tests.embedded_server import EmbeddedServer
-from tests.perf._ending import leaving_nothing
+from tests.perf._cleanup import cleaned_up
 
 TARGETS = {"postgres": 0.8, "null": 0.3}
 CONNECTIONS = 8
@@ -145,7 +145,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--no-growth", action="store_true", help="leave the series from 1 to 200 connections out")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
-    with leaving_nothing(), EmbeddedServer() as postgres, EmbeddedServer("--engine", "null") as null:
+    with cleaned_up(), EmbeddedServer() as postgres, EmbeddedServer("--engine", "null") as null:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # after the servers: they may use every core
         fill(postgres)
         found = ratios({"postgres": postgres, "null": null}, options.rounds, options.seconds)

@@ -8,10 +8,10 @@
 
 16          the warehouse serves 16 statements at once, of about 100 ms each: the seventeenth connection queues
 40          40 at once, of about 200 ms each
-errors      a server that begins to fail at 30 connections: one statement in five, as long as so many load sessions are
+errors      a server that begins to fail at 30 connections: one statement in five, while that many load sessions are
             open. The truth is 29. The server has no such setting; this benchmark counts its sessions ten times a second
             and switches a fault on and off. Latency may double here, so that errors decide
-fast        16 statements at once, of 20 ms each: 800 statements a second. A machine that does not serve so many is the
+fast        16 statements at once, of 20 ms each: 800 statements a second. A slower machine is the
             limit itself, and the right answer is then a BOUNDED_MAX; not part of the default
 
 Wanted: no TRUE_MAX is off by more than one increment, no BOUNDED_MAX is above the truth, and without busy loops nine
@@ -32,12 +32,12 @@ from typing import Any
 
 from loadgen.units import counted
 from tests.embedded_server import EmbeddedServer
+from tests.perf._cleanup import cleaned_up
 from tests.perf._cores import Cores
-from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
-from tests.perf._processes import staged
+from tests.perf._processes import worker_harness
 from tests.perf._runs import WORKERS, document, ran
-from tests.process.worker_driver import Stage
+from tests.process.worker_driver import WorkerHarness
 
 TRUE_MIN = 0.9  # of the answers, on a machine that is not busy
 BUSY_LOOP = [sys.executable, "-S", "-c", "while True: pass"]
@@ -51,7 +51,8 @@ POLL = "1s"  # the warehouse is looked at twice in a step, at least
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A server with a limit that is known. Without a warehouse nobody asks for its queue, and no session does so."""
+    """A server with a limit that is known. Without a warehouse its queue is not polled, and no polling session
+    exists."""
 
     name: str
     server: tuple[str, ...]
@@ -136,7 +137,7 @@ def main(arguments: list[str]) -> int:
     limits = [LIMITS[name] for name in ([options.limit] if options.limit else DEFAULT)]
     figures: list[Figure] = []
     for loops in options.busy:
-        with leaving_nothing(), busy(loops):
+        with cleaned_up(), busy(loops):
             answers = list(answers_of(limits, options.runs, loops))
         figures += [*map(Answer.figure, answers), *counts(answers, loops=loops)]
     return report(figures, options.format)
@@ -144,7 +145,7 @@ def main(arguments: list[str]) -> int:
 
 @contextmanager
 def busy(loops: int) -> Iterator[None]:
-    """So many processes that use a core each, as far as they get one."""
+    """A number of processes that use a core each, if they get one."""
     processes = [subprocess.Popen(BUSY_LOOP, start_new_session=True) for _ in range(loops)]
     try:
         yield
@@ -157,11 +158,11 @@ def busy(loops: int) -> Iterator[None]:
 def answers_of(limits: Sequence[Limit], runs: int, loops: int) -> Iterator[Answer]:
     cores = Cores.of_machine(WORKERS)
     for limit in limits:
-        with staged(cores, *limit.server) as stage:
+        with worker_harness(cores, *limit.server) as harness:
             for number in range(1, runs + 1):
-                scenario = scenario_of(stage, limit)
-                with failing(stage.server) if limit.fails else nullcontext():
-                    summary = ran(stage, scenario, cores, RUN_S)
+                scenario = scenario_of(harness, limit)
+                with failing(harness.server) if limit.fails else nullcontext():
+                    summary = ran(harness, scenario, cores, RUN_S)
                 found = summary["find_max"]
                 answer = Answer(
                     limit=limit,
@@ -178,7 +179,7 @@ def answers_of(limits: Sequence[Limit], runs: int, loops: int) -> Iterator[Answe
                 yield answer
 
 
-def scenario_of(stage: Stage, limit: Limit) -> dict[str, Any]:
+def scenario_of(harness: WorkerHarness, limit: Limit) -> dict[str, Any]:
     search = {
         "start": limit.increment,
         "increment": limit.increment,
@@ -187,7 +188,7 @@ def scenario_of(stage: Stage, limit: Limit) -> dict[str, Any]:
         "latency_stability_pct": limit.latency_percent,
     }
     return document(
-        stage,
+        harness,
         {"mode": "find_max", "warmup": "2s", "find_max": search},
         target={"warehouse": limit.warehouse},
         timing={"warehouse_poll": POLL},
@@ -196,7 +197,7 @@ def scenario_of(stage: Stage, limit: Limit) -> dict[str, Any]:
 
 @contextmanager
 def failing(server: EmbeddedServer) -> Iterator[None]:
-    """As long as so many more sessions are open than now, some statements fail."""
+    """Some statements fail while this many more sessions are open than now."""
     before = server.ask("/__loadgen/stats")["open_sessions"]
     over = threading.Event()
 

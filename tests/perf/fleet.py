@@ -41,7 +41,7 @@ from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
 from orchestrator.worker_health import WorkerHealth, assess_workers
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.perf._ending import leaving_nothing
+from tests.perf._cleanup import cleaned_up
 from tests.perf._figures import Figure, report
 from tests.processes import ROOT
 
@@ -99,7 +99,7 @@ class FleetSpawner:
         return [worker for process in self._processes for worker in json.loads(process.communicate()[0] or "[]")]
 
     def ended(self) -> tuple[ProcessEnd, ...]:
-        """Only those whose process broke: the others say themselves that they have ended."""
+        """Only those whose process failed: the others report their end themselves."""
         codes, each = [process.poll() for process in self._processes], -(-len(self._orders) // PROCESSES)
         return tuple(
             ProcessEnd(worker_id=order.worker_id, code=code)
@@ -167,7 +167,7 @@ class LevelLeader(Leader):
 
 
 class Fleet:
-    """One run with so many workers."""
+    """One run with this many workers."""
 
     def __init__(self, plane: ControlPlane, workers: int) -> None:
         self._plane, self.workers = plane, workers
@@ -297,7 +297,7 @@ def main() -> int:
     sizes = [*smaller, given.workers]
     figures: list[Figure] = []
     for workers in sizes:
-        with leaving_nothing(), EmbeddedServer() as server:
+        with cleaned_up(), EmbeddedServer() as server:
             os.environ[EMBEDDED_ADDRESS] = server.address
             plane = ControlPlane(server)
             try:

@@ -43,14 +43,14 @@ from loadgen.snowflake import driver
 from loadgen.units import NS_PER_MS
 from tests.embedded_server import EmbeddedServer
 from tests.perf._bare_loop import POINT_SELECT
-from tests.perf._contest import Side
+from tests.perf._cleanup import cleaned_up
 from tests.perf._cores import Cores, on
-from tests.perf._ending import leaving_nothing
+from tests.perf._paired import Side
 from tests.perf._peers import RECIPES, TAG, Missing, PeerProcess, install
-from tests.perf._processes import Bare, staged
+from tests.perf._processes import Bare, worker_harness
 from tests.perf.embedded import server_cpu_s
 from tests.perf.worker import FEW, SERVICE_TIME, exact, in_order, measuring, started
-from tests.process.worker_driver import Stage
+from tests.process.worker_driver import WorkerHarness
 from tests.processes import wait_until
 
 CONNECTIONS = FEW
@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> int:
     if unknown := [name for name in names if name not in RECIPES]:
         parser.error(f"there is no peer '{unknown[0]}'; those of today: {', '.join(RECIPES)}")
     loads = [os.getloadavg()[0]]
-    with leaving_nothing():
+    with cleaned_up():
         folder = options.folder or Path(tempfile.mkdtemp())
         found = measured(names, folder.absolute(), QUICK if options.quick else FULL, loads)
     loads.append(os.getloadavg()[0])
@@ -139,11 +139,11 @@ def measured(names: Sequence[str], folder: Path, length: Length, loads: list[flo
         else:
             commands[name] = command
     cores = Cores.of_machine()
-    with staged(cores, "--engine", "null") as stage:
-        found.turns = at_full_speed(stage, cores, commands, length)
+    with worker_harness(cores, "--engine", "null") as harness:
+        found.turns = at_full_speed(harness, cores, commands, length)
         loads.append(os.getloadavg()[0])
-        stage.server.model(DEFAULT_WAREHOUSE, service_time=SERVICE_TIME)
-        found.added = accuracy(stage, cores, commands, length)
+        harness.server.model(DEFAULT_WAREHOUSE, service_time=SERVICE_TIME)
+        found.added = accuracy(harness, cores, commands, length)
     return found
 
 
@@ -158,36 +158,36 @@ def in_turn(items: Sequence[Item], number: int) -> list[Item]:
 
 
 def at_full_speed(
-    stage: Stage, cores: Cores, commands: Mapping[str, list[str]], length: Length
+    harness: WorkerHarness, cores: Cores, commands: Mapping[str, list[str]], length: Length
 ) -> dict[str, list[Turn]]:
     sides: dict[str, Side] = {}
     with ExitStack() as stack:
         for name in (LOADGEN, BARE, *commands):
-            pids = stack.enter_context(running(name, stage, cores, commands.get(name)))
+            pids = stack.enter_context(running(name, harness, cores, commands.get(name)))
             sides[name] = Side(pids=pids, clients=CONNECTIONS)
-            warm_up(stage.server, length.warm_statements, name)
+            warm_up(harness.server, length.warm_statements, name)
             stack.callback(sides[name].resume)
             sides[name].pause()
         turns: dict[str, list[Turn]] = {name: [] for name in sides}
         for number in range(length.rounds):
             for name in in_turn(list(sides), number):
-                turns[name].append(turn(sides[name], stage.server, length.span_s))
+                turns[name].append(turn(sides[name], harness.server, length.span_s))
     return turns
 
 
 @contextmanager
-def running(name: str, stage: Stage, cores: Cores, command: list[str] | None) -> Iterator[tuple[int, ...]]:
+def running(name: str, harness: WorkerHarness, cores: Cores, command: list[str] | None) -> Iterator[tuple[int, ...]]:
     """A peer that has been started: the ids of its processes."""
     if name == LOADGEN:
-        with measuring(stage, cores) as (_, worker):
+        with measuring(harness, cores) as (_, worker):
             yield (worker.process.pid,)
         return
     process: AbstractContextManager[Bare | PeerProcess]
     with on(cores.clients):
         if command is None:
-            process = Bare.loop(stage, CONNECTIONS)
+            process = Bare.loop(harness, CONNECTIONS)
         else:
-            process = PeerProcess(command, stage.server.address, stage.database, CONNECTIONS, 0, 0)
+            process = PeerProcess(command, harness.server.address, harness.database, CONNECTIONS, 0, 0)
     with process as peer:
         yield peer.pids
 
@@ -226,25 +226,27 @@ def cpu_s(pids: Sequence[int]) -> float:
 # --- accuracy --------------------------------------------------------------------------------------------------------
 
 
-def accuracy(stage: Stage, cores: Cores, commands: Mapping[str, list[str]], length: Length) -> dict[str, list[Added]]:
+def accuracy(
+    harness: WorkerHarness, cores: Cores, commands: Mapping[str, list[str]], length: Length
+) -> dict[str, list[Added]]:
     names = [LOADGEN, BARE, *commands]
     added: dict[str, list[Added]] = {name: [] for name in names}
     for number in range(length.accuracy_rounds):
         for name in in_turn(names, number):
             one: Added | None
             if name == LOADGEN:
-                one = loadgen_added(stage, cores, length.accuracy_s)
+                one = loadgen_added(harness, cores, length.accuracy_s)
             elif name == BARE:
-                one = bare_added(stage, cores, length.accuracy_s)
+                one = bare_added(harness, cores, length.accuracy_s)
             else:
-                one = peer_added(stage, cores, commands[name], length)
+                one = peer_added(harness, cores, commands[name], length)
             if one is not None:
                 added[name].append(one)
     return added
 
 
-def loadgen_added(stage: Stage, cores: Cores, seconds: float) -> Added:
-    led, worker = started(stage, cores, seconds)
+def loadgen_added(harness: WorkerHarness, cores: Cores, seconds: float) -> Added:
+    led, worker = started(harness, cores, seconds)
     led.wait_beat(lambda beat: beat.phase is Phase.COOLDOWN, "the window has closed", worker)
     led.stop()
     assert worker.exit_code() == 0, worker.said
@@ -252,35 +254,35 @@ def loadgen_added(stage: Stage, cores: Cores, seconds: float) -> Added:
     told = {name: tally.service_at(PERCENTILES[name]) for name in ("p50", "p99")}
     report = {f"{name}_ms": one.value_ns / NS_PER_MS for name, one in told.items() if one is not None}
     # The null engine has the tag of the session only: that of the run. It sends nothing before and after its window.
-    return added_to(server_times_ms(stage.server, led.run_id, 0.0), report)
+    return added_to(server_times_ms(harness.server, led.run_id, 0.0), report)
 
 
-def bare_added(stage: Stage, cores: Cores, seconds: float) -> Added:
-    since_ms = stage.server.now_ms()
+def bare_added(harness: WorkerHarness, cores: Cores, seconds: float) -> Added:
+    since_ms = harness.server.now_ms()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "times.json"
         with on(cores.clients):
-            bare = Bare.loop(stage, CONNECTIONS, file)
+            bare = Bare.loop(harness, CONNECTIONS, file)
         with bare:
             threading.Event().wait(seconds)
         times_ns = in_order(json.loads(file.read_text("ascii")))
     report = {f"{name}_ms": exact(PERCENTILES[name], times_ns) for name in ("p50", "p99")}
-    return added_to(server_times_ms(stage.server, "bare", since_ms), report)
+    return added_to(server_times_ms(harness.server, "bare", since_ms), report)
 
 
-def peer_added(stage: Stage, cores: Cores, command: list[str], length: Length) -> Added | None:
+def peer_added(harness: WorkerHarness, cores: Cores, command: list[str], length: Length) -> Added | None:
     """None: statements failed, which a pause of the whole machine can do; what they took is no time of a statement."""
     numbers = (CONNECTIONS, length.warm_s, length.accuracy_s)
     with on(cores.clients):
-        process = PeerProcess(command, stage.server.address, stage.database, *numbers)
-    since_ms = stage.server.now_ms()
+        process = PeerProcess(command, harness.server.address, harness.database, *numbers)
+    since_ms = harness.server.now_ms()
     with process as peer:
         report = peer.told()
     if report.get("errors"):
         print(f"left out, with errors: {command}: {report}", file=sys.stderr)
         return None
     until_ms = since_ms + 1000 * length.accuracy_s
-    return added_to(server_times_ms(stage.server, TAG, since_ms, until_ms), report)
+    return added_to(server_times_ms(harness.server, TAG, since_ms, until_ms), report)
 
 
 def server_times_ms(server: EmbeddedServer, tag: str, since_ms: float, until_ms: float = float("inf")) -> list[float]:

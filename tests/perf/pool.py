@@ -1,4 +1,4 @@
-"""Whether a pool loses or repeats anything: many runners, many short runs, and somebody who kills and stops runners.
+"""Whether a pool loses or repeats runs: many runners, many short runs, and runners that are killed and paused.
 
     ./bin/bench pool                          20 runners, 200 runs
     ./bin/bench pool --runners 6 --runs 40    smaller
@@ -24,14 +24,14 @@ from loadgen.clock import SystemClock
 from loadgen.model.nightly import AttemptStatus, QueueStatus
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.perf._ending import leaving_nothing
+from tests.perf._cleanup import cleaned_up
 from tests.perf._figures import Figure, report
-from tests.process.pool_bench import (
+from tests.process.pool_harness import (
     LEASE_S,
     POLL_S,
-    Deed,
-    Disturbance,
-    PoolBench,
+    FaultPlan,
+    InjectedFault,
+    PoolHarness,
     assert_all_is_well,
     assert_taken_in_order,
     wait_for,
@@ -47,48 +47,48 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--format", choices=["text", "json"], default="text")
     given = parser.parse_args()
-    with leaving_nothing(), EmbeddedServer() as server:
+    with cleaned_up(), EmbeddedServer() as server:
         plane = ControlPlane(server)
-        bench = PoolBench(plane, Path(tempfile.mkdtemp()))
+        harness = PoolHarness(plane, Path(tempfile.mkdtemp()))
         try:
-            figures = measure(bench, given.runners, given.runs, random.Random(given.seed))
+            figures = measure(harness, given.runners, given.runs, random.Random(given.seed))
         finally:
-            bench.close()
+            harness.close()
             plane.close()
     return report(figures, given.format)
 
 
-def measure(bench: PoolBench, runners: int, runs: int, chance: random.Random) -> list[Figure]:
+def measure(harness: PoolHarness, runners: int, runs: int, chance: random.Random) -> list[Figure]:
     queued = [
-        bench.add(f"r{number}", {"ms": chance.randint(50, 2000), "fails": number % 10 == 0}, priority=number % 3)
+        harness.add(f"r{number}", {"ms": chance.randint(50, 2000), "fails": number % 10 == 0}, priority=number % 3)
         for number in range(runs)
     ]
     clock = SystemClock()
     began_ns = clock.monotonic_ns()
-    bench.start(f"--min={runners}", f"--max={runners}", "--grace=10s")
-    wait_for(lambda: len(bench.runner_pids()) >= runners // 2, "half of the runners register", bench, looks=LOOKS)
-    deeds = bench.disturb(Disturbance(kills=runners // 2, stops=runners // 2, every_s=1.0), chance)
-    wait_for(lambda: not bench.unfinished(), "every run ends", bench, looks=LOOKS)
+    harness.start(f"--min={runners}", f"--max={runners}", "--grace=10s")
+    wait_for(lambda: len(harness.runner_pids()) >= runners // 2, "half of the runners register", harness, looks=LOOKS)
+    faults = harness.inject_faults(FaultPlan(kills=runners // 2, stops=runners // 2, every_s=1.0), chance)
+    wait_for(lambda: not harness.unfinished(), "every run ends", harness, looks=LOOKS)
     took_s = (clock.monotonic_ns() - began_ns) / 1e9
     wait_for(
-        lambda: all(one.ended_at for each in bench.attempts().values() for one in each),
+        lambda: all(one.ended_at for each in harness.attempts().values() for one in each),
         "attempts end",
-        bench,
+        harness,
         looks=LOOKS,
     )
-    how = assert_all_is_well(bench, queued)
-    assert_taken_in_order(bench)
-    histories = bench.attempts()
+    how = assert_all_is_well(harness, queued)
+    assert_taken_in_order(harness)
+    histories = harness.attempts()
     lost = sum(one.status is AttemptStatus.LOST for each in histories.values() for one in each)
-    gaps_s = failovers_s(bench, deeds)
+    gaps_s = failovers_s(harness, faults)
     aim_s = LEASE_S + POLL_S * 1.2
     return [
         Figure(name="runs completed", value=how[QueueStatus.COMPLETED], unit="runs", note="each of them once"),
         Figure(name="runs exhausted", value=how[QueueStatus.EXHAUSTED], unit="runs"),
         Figure(name="attempts", value=sum(map(len, histories.values())), unit="attempts"),
         Figure(name="attempts lost", value=lost, unit="attempts"),
-        Figure(name="runners killed", value=_count(deeds, signal.SIGKILL), unit="runners"),
-        Figure(name="runners stopped for a while", value=_count(deeds, signal.SIGSTOP), unit="runners"),
+        Figure(name="runners killed", value=_count(faults, signal.SIGKILL), unit="runners"),
+        Figure(name="runners stopped for a while", value=_count(faults, signal.SIGSTOP), unit="runners"),
         Figure(name="failovers seen", value=len(gaps_s), unit="attempts"),
         Figure(
             name="longest failover", value=max(gaps_s, default=0.0), unit="s", note=f"lease and poll: {aim_s:.1f} s"
@@ -97,11 +97,11 @@ def measure(bench: PoolBench, runners: int, runs: int, chance: random.Random) ->
     ]
 
 
-def failovers_s(bench: PoolBench, deeds: Sequence[Deed]) -> list[float]:
+def failovers_s(harness: PoolHarness, faults: Sequence[InjectedFault]) -> list[float]:
     """From the death of a runner to the next attempt at what it did."""
-    killed = {deed.pid: deed.at for deed in deeds if deed.number is signal.SIGKILL}
+    killed = {fault.pid: fault.at for fault in faults if fault.number is signal.SIGKILL}
     found = []
-    for history in bench.attempts().values():
+    for history in harness.attempts().values():
         for lost, following in pairwise(history):
             pid = int(lost.owner.split("-")[-2])
             if lost.status is AttemptStatus.LOST and pid in killed and lost.started_at <= killed[pid]:
@@ -109,8 +109,8 @@ def failovers_s(bench: PoolBench, deeds: Sequence[Deed]) -> list[float]:
     return found
 
 
-def _count(deeds: Sequence[Deed], number: signal.Signals) -> int:
-    return sum(deed.number is number for deed in deeds)
+def _count(faults: Sequence[InjectedFault], number: signal.Signals) -> int:
+    return sum(fault.number is number for fault in faults)
 
 
 if __name__ == "__main__":

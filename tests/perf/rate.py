@@ -21,12 +21,12 @@ from typing import Any
 
 from loadgen.control.tables import run_measurements
 from loadgen.control.tables.run_measurements import MetricsSnapshot
+from tests.perf._cleanup import cleaned_up
 from tests.perf._cores import Cores
-from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
-from tests.perf._processes import staged
+from tests.perf._processes import worker_harness
 from tests.perf._runs import WORKERS, document, ran
-from tests.process.worker_driver import Stage
+from tests.process.worker_driver import WorkerHarness
 
 DELIVERED_MIN = 0.999
 LAG_MS_MAX = 5.0
@@ -53,37 +53,37 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
     quick, full = Length(capacity_s=4, third_s=6, too_much_s=8), Length(capacity_s=10, third_s=30, too_much_s=12)
-    with leaving_nothing():
+    with cleaned_up():
         figures = list(rate_figures(quick if options.quick else full))
     return report(figures, options.format)
 
 
 def rate_figures(length: Length) -> Iterator[Figure]:
     cores = Cores.of_machine(WORKERS)
-    with staged(cores, "--engine", "null") as stage:
+    with worker_harness(cores, "--engine", "null") as harness:
         load = {"connections": CONNECTIONS, **times(length.capacity_s)}
-        found = ran(stage, document(stage, load), cores, length.capacity_s + RUN_S)
+        found = ran(harness, document(harness, load), cores, length.capacity_s + RUN_S)
         per_s = found["totals"]["qps"]
         yield Figure(name="capacity, closed loop", value=per_s, unit="/s", note=f"{CONNECTIONS} connections")
-        yield from third_figures(stage, cores, round(PART * per_s), length.third_s)
-        yield from too_much_figures(stage, cores, round(TOO_MUCH * per_s), length.too_much_s)
+        yield from third_figures(harness, cores, round(PART * per_s), length.third_s)
+        yield from too_much_figures(harness, cores, round(TOO_MUCH * per_s), length.too_much_s)
 
 
 def times(duration_s: int) -> dict[str, str]:
     return {"warmup": f"{WARM_UP_S}s", "duration": f"{duration_s}s"}
 
 
-def open_loop(stage: Stage, cores: Cores, per_s: int, duration_s: int) -> dict[str, Any]:
+def open_loop(harness: WorkerHarness, cores: Cores, per_s: int, duration_s: int) -> dict[str, Any]:
     load = {"mode": "rate", "rate": f"{per_s}/s", "max_connections": CONNECTIONS, **times(duration_s)}
-    return ran(stage, document(stage, load), cores, duration_s + RUN_S)
+    return ran(harness, document(harness, load), cores, duration_s + RUN_S)
 
 
 def delivered_part(summary: Mapping[str, Any], offered: int) -> float:
     return float((summary["totals"]["succeeded"] + summary["totals"]["failed"]) / offered)
 
 
-def third_figures(stage: Stage, cores: Cores, per_s: int, duration_s: int) -> Iterator[Figure]:
-    summary = open_loop(stage, cores, per_s, duration_s)
+def third_figures(harness: WorkerHarness, cores: Cores, per_s: int, duration_s: int) -> Iterator[Figure]:
+    summary = open_loop(harness, cores, per_s, duration_s)
     part = delivered_part(summary, per_s * duration_s)
     lag, service, client = summary["lag_ms"], summary["service_ms"], summary["client"]
     yield Figure(
@@ -106,8 +106,8 @@ def third_figures(stage: Stage, cores: Cores, per_s: int, duration_s: int) -> It
     )
 
 
-def too_much_figures(stage: Stage, cores: Cores, per_s: int, duration_s: int) -> Iterator[Figure]:
-    summary = open_loop(stage, cores, per_s, duration_s)
+def too_much_figures(harness: WorkerHarness, cores: Cores, per_s: int, duration_s: int) -> Iterator[Figure]:
+    summary = open_loop(harness, cores, per_s, duration_s)
     reasons = summary["validity"]["reasons"]
     said = any("because every connection was executing" in reason for reason in reasons)
     yield Figure(
@@ -118,7 +118,7 @@ def too_much_figures(stage: Stage, cores: Cores, per_s: int, duration_s: int) ->
         met=summary["exit_code"] == INVALID and said,
         note=f"{per_s}/s for {duration_s} s: {summary['verdict']}, {summary['exit_reason']}",
     )
-    seconds = run_measurements.read_snapshots(stage.plane.session, summary["run_id"])
+    seconds = run_measurements.read_snapshots(harness.plane.session, summary["run_id"])
     for name in ("p50", "p95", "p99"):
         yield growth_figure(name, [second for second in seconds if second.phase == "MEASUREMENT"])
 

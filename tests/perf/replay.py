@@ -26,12 +26,12 @@ import numpy as np
 from loadgen.capture.history import HistoryRow
 from loadgen.capture.recorder import CaptureOptions, CaptureRecorder
 from loadgen.prepare.prepare import read_statements
+from tests.perf._cleanup import cleaned_up
 from tests.perf._cores import Cores
-from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
-from tests.perf._processes import staged
+from tests.perf._processes import worker_harness
 from tests.perf._runs import WORKERS, document, ran
-from tests.process.worker_driver import Stage
+from tests.process.worker_driver import WorkerHarness
 
 PER_S, SESSIONS = 200, 40
 SPEEDS = (0.5, 1.0, 4.0)
@@ -45,12 +45,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="shorter: to see that it works")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
-    with leaving_nothing(), tempfile.TemporaryDirectory() as folder:
+    with cleaned_up(), tempfile.TemporaryDirectory() as folder:
         recorded_s = 4 if options.quick else 15
         capture = recorded(Path(folder) / "captured", recorded_s)
         cores = Cores.of_machine(WORKERS)
-        with staged(cores, "--engine", "null") as stage:
-            figures = [figure for speed in SPEEDS for figure in replayed(stage, cores, capture, speed, recorded_s)]
+        with worker_harness(cores, "--engine", "null") as harness:
+            figures = [figure for speed in SPEEDS for figure in replayed(harness, cores, capture, speed, recorded_s)]
     return report(figures, options.format)
 
 
@@ -77,13 +77,13 @@ def recorded(folder: Path, seconds: int) -> Path:
     return folder
 
 
-def replayed(stage: Stage, cores: Cores, capture: Path, speed: float, recorded_s: int) -> Iterator[Figure]:
-    scenario = document(stage, {"mode": "replay", "capture": capture.name, "speed": speed})
+def replayed(harness: WorkerHarness, cores: Cores, capture: Path, speed: float, recorded_s: int) -> Iterator[Figure]:
+    scenario = document(harness, {"mode": "replay", "capture": capture.name, "speed": speed})
     del scenario["workload"]
-    summary = ran(stage, scenario, cores, recorded_s / speed + RUN_S, capture)
+    summary = ran(harness, scenario, cores, recorded_s / speed + RUN_S, capture)
     lag, totals = summary["lag_ms"], summary["totals"]
     due = PER_S * recorded_s + 1
-    errors_ms = arrival_errors_ms(stage, summary["run_id"], capture, speed)
+    errors_ms = arrival_errors_ms(harness, summary["run_id"], capture, speed)
     error_ms = float(np.percentile(errors_ms, 99))
     yield Figure(
         name=f"speed {speed:g}: arrival error p99",
@@ -113,10 +113,10 @@ def replayed(stage: Stage, cores: Cores, capture: Path, speed: float, recorded_s
         print(f"speed {speed:g} is INVALID: {reason}", file=sys.stderr)
 
 
-def arrival_errors_ms(stage: Stage, run_id: str, capture: Path, speed: float) -> list[float]:
+def arrival_errors_ms(harness: WorkerHarness, run_id: str, capture: Path, speed: float) -> list[float]:
     """How much later than due the statements of a run arrived, by the server's clock."""
     due_ms = {one.sql: one.at_ms / speed for one in read_statements(capture)}
-    arrived = ((line["sql_text"], float(line["start_ms"])) for line in stage.server.history(run_id))
+    arrived = ((line["sql_text"], float(line["start_ms"])) for line in harness.server.history(run_id))
     delays_ms = [start_ms - due_ms[text] for text, start_ms in arrived if text in due_ms]
     least_ms = min(delays_ms)
     return [delay_ms - least_ms for delay_ms in delays_ms]

@@ -19,13 +19,13 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from tests.perf._contest import Side, contest
+from tests.perf._cleanup import cleaned_up
 from tests.perf._cores import Cores, on
-from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
-from tests.perf._processes import Bare, staged
+from tests.perf._paired import Side, measure_pairs
+from tests.perf._processes import Bare, worker_harness
 from tests.perf._runs import WORKERS, LoadgenRun, document
-from tests.process.worker_driver import Stage
+from tests.process.worker_driver import WorkerHarness
 
 THROUGHPUT_MIN = 0.93
 CONNECTIONS = (16, 50)
@@ -40,29 +40,29 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
     levels = CONNECTIONS[:1] if options.quick else CONNECTIONS
-    with leaving_nothing():
+    with cleaned_up():
         figures = list(run_figures(levels, options.pairs or (3 if options.quick else 15)))
     return report(figures, options.format)
 
 
 def run_figures(levels: tuple[int, ...], pairs: int) -> Iterator[Figure]:
     cores = Cores.of_machine(WORKERS)
-    with staged(cores, "--engine", "null") as stage:
+    with worker_harness(cores, "--engine", "null") as harness:
         for connections in levels:
-            yield from level_figures(stage, cores, connections, pairs)
+            yield from level_figures(harness, cores, connections, pairs)
 
 
-def level_figures(stage: Stage, cores: Cores, connections: int, pairs: int) -> Iterator[Figure]:
+def level_figures(harness: WorkerHarness, cores: Cores, connections: int, pairs: int) -> Iterator[Figure]:
     load = {"connections": connections, "warmup": "0s", "duration": "1h"}
-    with LoadgenRun(stage, document(stage, load, target={"warehouse": "BENCH_WH"}), cores) as run:
+    with LoadgenRun(harness, document(harness, load, target={"warehouse": "BENCH_WH"}), cores) as run:
         run.wait_measuring()
         threading.Event().wait(YOUNG_S)
         drawn_bytes = run.drawn_bytes
         with on(cores.clients):
-            crew = Bare.crew(stage, connections // WORKERS)
-        with crew:
-            ours, bare = (Side(pids=pids, clients=connections) for pids in (run.pids, crew.pids))
-            found = contest(ours, bare, stage.server, pairs)
+            loops = Bare.loops(harness, connections // WORKERS)
+        with loops:
+            ours, bare = (Side(pids=pids, clients=connections) for pids in (run.pids, loops.pids))
+            found = measure_pairs(ours, bare, harness.server, pairs)
         drawn_bytes = run.drawn_bytes - drawn_bytes
         run.stop(STOP_S)
     yield found.figure(f"run, {connections} connections", THROUGHPUT_MIN)

@@ -1,4 +1,4 @@
-"""How long commands take that do little: `--help`, `validate`, and `runs list` with an embedded server of its own.
+"""How long commands take that do little: `--help`, `validate`, and `runs list` with a separate embedded server.
 
     ./bin/bench startup                           medians, about a minute
     ./bin/bench startup --against ../before       beside another checkout, in turn: aims are ratios of the medians
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadgen.embedded.postgres import postgres_processes_in
-from tests.perf._ending import leaving_nothing
+from tests.perf._cleanup import cleaned_up
 from tests.perf._figures import Figure, report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +38,7 @@ ONCE = ("setup", "-c", "embedded")  # before `runs list`
 
 @dataclass(slots=True)
 class Checkout:
-    """A tree of loadgen with a data directory of its own, and what its commands took."""
+    """A tree of loadgen with a separate data directory, and the times of its commands."""
 
     root: Path
     data_dir: Path
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
     roots = [ROOT, *([options.against.resolve()] if options.against else [])]
-    with leaving_nothing():
+    with cleaned_up():
         checkouts = [
             Checkout(root, Path(tempfile.mkdtemp(prefix=f"data-{number}-"))) for number, root in enumerate(roots)
         ]

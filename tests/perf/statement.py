@@ -35,8 +35,8 @@ from loadgen.snowflake import driver, driver_patches
 from loadgen.worker.sessions import FETCH_ROWS, with_tag
 from tests.embedded_server import EmbeddedServer
 from tests.perf._bare_loop import KEYS, POINT_SELECT, connect
+from tests.perf._cleanup import cleaned_up
 from tests.perf._cores import Cores, on
-from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
 from tests.run import CONNECTOR_4, ROOT, ensure_connector_4
 
@@ -137,7 +137,7 @@ def main(arguments: list[str]) -> int:
     if stepwise:
         os.environ[driver.LIGHTEN_VARIABLE] = "0"
     cores = Cores.of_machine()
-    with leaving_nothing():
+    with cleaned_up():
         with on(cores.others):
             server = EmbeddedServer("--engine", "null")
         with server:

@@ -43,13 +43,13 @@ from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS, parse_duration_s
 from tests.embedded_server import EmbeddedServer
 from tests.perf._bare_loop import LIGHT, POINT_SELECT
+from tests.perf._cleanup import cleaned_up
 from tests.perf._client_cost import loop_cost
-from tests.perf._contest import Contest, Side, contest
 from tests.perf._cores import Cores, on
-from tests.perf._ending import leaving_nothing
 from tests.perf._figures import Figure, report
-from tests.perf._processes import GET, Bare, staged
-from tests.process.worker_driver import Led, Stage, Worker
+from tests.perf._paired import PairedMeasurement, Side, measure_pairs
+from tests.perf._processes import GET, Bare, worker_harness
+from tests.process.worker_driver import Led, Worker, WorkerHarness
 
 LOOP_US_MAX = 15.0
 THROUGHPUT_MIN = 0.95
@@ -90,7 +90,7 @@ def main(arguments: list[str]) -> int:
         soak_s=parse_duration_s(options.soak or ("12s" if options.quick else "2m")),
         truth_s=5.0 if options.quick else 10.0,
     )
-    with leaving_nothing():
+    with cleaned_up():
         figures = [*loop_figures(length), *process_figures(length), *truth_figures(length)]
     return report(figures, options.format)
 
@@ -110,10 +110,10 @@ def loop_figures(length: Length) -> Iterator[Figure]:
 # --- processes -------------------------------------------------------------------------------------------------------
 
 
-def started(stage: Stage, cores: Cores, duration_s: float) -> tuple[Led, Worker]:
+def started(harness: WorkerHarness, cores: Cores, duration_s: float) -> tuple[Led, Worker]:
     """A worker that measures."""
     load = {"connections": FEW, "duration": f"{duration_s:g}s"}
-    led = stage.run(load, statements=[GET], timing=TIMING, query_log={"mode": "sample", "sample_rate": 0.01})
+    led = harness.run(load, statements=[GET], timing=TIMING, query_log={"mode": "sample", "sample_rate": 0.01})
     assert renew(led.plane.session, led.term, LEASE_S)
     with on(cores.clients):
         return led, led.started()
@@ -122,45 +122,45 @@ def started(stage: Stage, cores: Cores, duration_s: float) -> tuple[Led, Worker]
 def process_figures(length: Length) -> Iterator[Figure]:
     """A worker for each number of connections, as young as the bare loop beside it: with age the driver slows down."""
     cores = Cores.of_machine()
-    with staged(cores, "--engine", "null") as stage:
+    with worker_harness(cores, "--engine", "null") as harness:
         worker_rss, bare_rss = {}, {}
         for connections in LEVELS:
-            with measuring(stage, cores) as (led, worker):
+            with measuring(harness, cores) as (led, worker):
                 with on(cores.clients):
-                    bare = Bare.loop(stage, connections)
+                    bare = Bare.loop(harness, connections)
                 with bare:
                     found = against(bare, led, worker, connections, length.pairs)
                     worker_rss[connections], bare_rss[connections] = rss(worker.process.pid), rss(*bare.pids)
             yield found.figure(f"throughput, {connections} connections", THROUGHPUT_MIN)
-        with measuring(stage, cores) as (led, worker):
+        with measuring(harness, cores) as (led, worker):
             with on(cores.clients):
-                light = Bare.loop(stage, MIDDLE, LIGHT)
+                light = Bare.loop(harness, MIDDLE, LIGHT)
             with light:
                 found = against(light, led, worker, MIDDLE, length.pairs)
         yield found.figure(f"the same, {MIDDLE} connections, a light bare loop", None)
         yield memory_figure(worker_rss, bare_rss)
-        with measuring(stage, cores) as (led, worker):
+        with measuring(harness, cores) as (led, worker):
             with on(cores.clients):
-                beside = Bare.loop(stage, FEW)
+                beside = Bare.loop(harness, FEW)
             with beside:
                 yield from soak_figures(led, worker, beside, length.soak_s)
 
 
 @contextmanager
-def measuring(stage: Stage, cores: Cores) -> Iterator[tuple[Led, Worker]]:
-    led, worker = started(stage, cores, LEASE_S)
+def measuring(harness: WorkerHarness, cores: Cores) -> Iterator[tuple[Led, Worker]]:
+    led, worker = started(harness, cores, LEASE_S)
     yield led, worker
     led.stop()
     code = worker.exit_code()
     assert code == 0, f"the worker ended with {code}: {worker.said}"
 
 
-def against(bare: Bare, led: Led, worker: Worker, connections: int, pairs: int) -> Contest:
+def against(bare: Bare, led: Led, worker: Worker, connections: int, pairs: int) -> PairedMeasurement:
     ours = Side(pids=(worker.process.pid,), clients=connections)
     theirs = Side(pids=bare.pids, clients=connections)
     theirs.pause()
     resize(led, worker, connections)
-    return contest(ours, theirs, led.stage.server, pairs)
+    return measure_pairs(ours, theirs, led.harness.server, pairs)
 
 
 def resize(led: Led, worker: Worker, connections: int) -> None:
@@ -189,8 +189,8 @@ def memory_figure(worker_rss: dict[int, int], bare_rss: dict[int, int]) -> Figur
 
 
 def soak_figures(led: Led, worker: Worker, bare: Bare, seconds: float) -> Iterator[Figure]:
-    """Leave both alone for a while: nobody else speaks to the control plane, so what it hears is the worker's."""
-    wait, target, control = threading.Event(), led.stage.server, led.plane.server
+    """Let both run undisturbed: no other client uses the control plane, so its statements are the worker's."""
+    wait, target, control = threading.Event(), led.harness.server, led.plane.server
     wait.wait(WARM_PART * seconds)
     done, everyone = led.totals().ended, target.ask("/__loadgen/stats")["statements"]
     begun_ms = control.ask("/__loadgen/stats")["now_ms"]
@@ -231,18 +231,18 @@ def growth_figure(sizes: NDArray[np.float64], worker_done: int, bare_done: int) 
 
 def truth_figures(length: Length) -> Iterator[Figure]:
     cores = Cores.of_machine()
-    with staged(cores, "--service-time", SERVICE_TIME) as stage, tempfile.TemporaryDirectory() as folder:
+    with worker_harness(cores, "--service-time", SERVICE_TIME) as harness, tempfile.TemporaryDirectory() as folder:
         times = Path(folder) / "times.json"
-        led, worker = started(stage, cores, length.truth_s)
+        led, worker = started(harness, cores, length.truth_s)
         with on(cores.clients):
-            bare_loop = Bare.loop(stage, FEW, times)
+            bare_loop = Bare.loop(harness, FEW, times)
         with bare_loop:
             led.wait_beat(lambda beat: beat.phase is Phase.COOLDOWN, "the window has closed", worker)
         led.stop()
         assert worker.exit_code() == 0
         tally = merge([led.seen().windows]).tally.whole
         bare = in_order(json.loads(times.read_text("ascii")))
-        server, bare_server = served_ns(stage.server, "MEASUREMENT"), served_ns(stage.server, "bare")
+        server, bare_server = served_ns(harness.server, "MEASUREMENT"), served_ns(harness.server, "bare")
     for name in ("p50", "p95", "p99"):
         per_mille = PERCENTILES[name]
         found = tally.service_at(per_mille)

@@ -108,7 +108,7 @@ def pool(number: int) -> Pool:
     return Pool(f"p{number}", tuple("x" * 400_000 for _ in range(5)) if number == 0 else (number,))
 
 
-# --- how it is written, in so many calls -----------------------------------------------------------------------------
+# --- the same rows, by row or in batches -----------------------------------------------------------------------------
 
 CALLS = 20
 PER_CALL = 30

@@ -21,18 +21,18 @@ TIMES = LeaseTimes()  # 30 s, trusted for 25
 NO_ANSWER = Failure(category=ErrorCategory.CONNECTION, retryable=True, unknown_outcome=True)
 
 
-class Fate(Enum):
+class RequestOutcome(Enum):
     """What becomes of the next change that an actor sends."""
 
     ANSWERED = "executed, and answered"
-    LOST = "executed, and the answer lost: he looks, and tries again"
-    HELD = "held back on the way; he gives up, it may arrive later"
-    REPEATED = "held back on the way; he looks, tries again, and the first may arrive later"
+    LOST = "executed, and the answer lost: it is looked up, and retried"
+    HELD = "held back on the way; given up, it may arrive later"
+    REPEATED = "held back on the way; it is looked up and retried, and the first may arrive later"
     COPIED = "executed, answered, and a copy may arrive later"
 
 
 class RunningClock(FakeClock):
-    """Moves when told, and by itself."""
+    """Moves when the test says so, and in real time."""
 
     def monotonic_ns(self) -> int:
         return super().monotonic_ns() + time.monotonic_ns()
@@ -41,20 +41,20 @@ class RunningClock(FakeClock):
 class ActorSession(ControlSession):
     """Its requests pass through a network that can hold them back or keep a copy."""
 
-    fate = Fate.ANSWERED
+    outcome = RequestOutcome.ANSWERED
     network: list[tuple[NamedQuery, tuple[Any, ...]]]
 
     def execute(self, query: NamedQuery, *binds: Any) -> int:
-        fate, self.fate = self.fate, Fate.ANSWERED
-        if fate in (Fate.HELD, Fate.REPEATED, Fate.COPIED):
+        outcome, self.outcome = self.outcome, RequestOutcome.ANSWERED
+        if outcome in (RequestOutcome.HELD, RequestOutcome.REPEATED, RequestOutcome.COPIED):
             self.network.append((query, binds))
-        if fate in (Fate.HELD, Fate.REPEATED):
+        if outcome in (RequestOutcome.HELD, RequestOutcome.REPEATED):
             raise ControlFailed("no answer", NO_ANSWER)
         return super().execute(query, *binds)
 
 
 class Actor:
-    """An orchestrator: a connection, a clock, and perhaps a term with its keeper."""
+    """An orchestrator: a connection, a clock, and perhaps a lease with its keeper."""
 
     def __init__(self, plane: ControlPlane, name: str) -> None:
         self.session = ActorSession(plane.place, role=name, environ=plane.environ)
@@ -62,7 +62,7 @@ class Actor:
 
     def reset(self, network: list[tuple[NamedQuery, tuple[Any, ...]]]) -> None:
         self.session.network = network
-        self.session.fate = Fate.ANSWERED
+        self.session.outcome = RequestOutcome.ANSWERED
         self.clock = RunningClock()
         self.forget()
 
@@ -80,7 +80,7 @@ class Actor:
 
     @property
     def would_act(self) -> bool:
-        """Is he trusted? Asked of a copy, since being asked ends trust that is over."""
+        """Whether it may act on its lease. A copy is asked, because asking ends trust that has expired."""
         if self.keeper is None:
             return False
         same = copy.copy(self.keeper)

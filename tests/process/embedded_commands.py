@@ -19,7 +19,7 @@ from tests.processes import PATIENCE_S, PROGRAM, ROOT
 
 SERVE = [*PROGRAM, "embedded", "serve", "--until-eof"]  # as a command starts it
 
-# A command: prints the address, does what it is told line by line, and ends when told nothing more.
+# A command: prints the address, executes the requested actions line by line, and ends at the end of its input.
 COMMAND = """
 import sys
 from loadgen.embedded.client import embedded_server
@@ -42,7 +42,7 @@ with embedded_server() as address:
 
 
 class Found(EmbeddedServer):
-    """A server that somebody else started, for its `connect` and `ask`."""
+    """A server that another command started, for its `connect` and `ask`."""
 
     def __init__(self, address: str, environ: Mapping[str, str] = os.environ) -> None:
         host, _, port = address.rpartition(":")

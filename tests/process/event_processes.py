@@ -70,7 +70,8 @@ def child(plane: ControlPlane, *words: object) -> Iterator[Child]:
 def run_children(
     plane: ControlPlane, term: Lease, *, emitters: int, each: int, readers: int
 ) -> tuple[list[list[Emitted]], list[list[Seen]]]:
-    """What every emitter was told, and what every reader saw. Readers poll before the first event and to the last."""
+    """Compares the numbers that emitters received with the events that readers saw, from before the first to the last
+    event."""
     with ExitStack() as stack:
         reading = [stack.enter_context(child(plane, "read", term.key, emitters * each)) for _ in range(readers)]
         emitting = [

@@ -28,8 +28,8 @@ timing: {tick: 200ms, heartbeat: 200ms, status_poll: 150ms, events_poll: 600ms, 
 """
 
 
-class Bench:
-    """Starts runs, each in a process of its own, and asks for them in this one."""
+class CommandHarness:
+    """Starts runs, each in a separate process, and executes commands about them in this process."""
 
     def __init__(self, plane: ControlPlane, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.plane, self.folder, self._capsys = plane, folder, capsys

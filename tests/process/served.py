@@ -91,7 +91,7 @@ def serving(data_dir: Path, *arguments: str, **how: Any) -> Iterator[Server]:
 
 
 def refused(data_dir: Path, *arguments: str, prefix: list[str] | None = None) -> tuple[int, str, str]:
-    """Exit code, `error:` line and `hint:` line of a server that does not start; it must say nothing else."""
+    """Exit code, `error:` line and `hint:` line of a server that does not start; it must print nothing else."""
     command = [*(prefix or []), *PROGRAM, *serve(data_dir, *arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, env=ENVIRONMENT)
     assert done.stdout == ""

@@ -31,7 +31,7 @@ def warehouse(connect: Callable[..., Any], database: str) -> str:
 def capture(
     server: EmbeddedServer, warehouse: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> Capture:
-    """loadgen capture, of the test's warehouse; says what it printed."""
+    """`loadgen capture` of the warehouse of the test; returns what it printed."""
     monkeypatch.setenv("LOADGEN_EMBEDDED_ADDRESS", server.address)
 
     def run(*words: str, out: str = "captured", code: int = 0) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def test_an_interrupted_capture_is_continued(capture, connect, warehouse, tmp_pa
     assert len({one.binds for one in statements_of(tmp_path / "captured")}) == 40
 
 
-def test_filters_and_bad_spans_are_told(capture, connect, warehouse):
+def test_filters_and_invalid_spans_are_reported(capture, connect, warehouse):
     workload(connect, warehouse)
 
     assert capture("--kind", "write", out="writes")["roles"] == {"write": 1, "context": 1}

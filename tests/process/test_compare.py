@@ -35,7 +35,7 @@ def store(plane: ControlPlane, capsys: pytest.CaptureFixture[str], monkeypatch: 
     return Store(plane, capsys)
 
 
-def test_runs_in_the_tables_are_compared_and_what_cannot_be_compared_is_told(store: Store, tmp_path: Path) -> None:
+def test_runs_in_the_tables_are_compared_and_incomparable_runs_are_reported(store: Store, tmp_path: Path) -> None:
     first, again = store.run("20261114-0200-orders-aaaa"), store.run("20261115-0200-orders-bbbb")
     slow = store.run("20261116-0200-orders-cccc", slower=1.2)
     big = store.run("20261116-0300-orders-dddd", warehouse="BIG_WH")

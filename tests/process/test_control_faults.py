@@ -1,6 +1,6 @@
-"""Every appended table, and heartbeats, while the control plane loses answers, resets, delays and refuses.
+"""Every appended table, and heartbeats, while the control plane loses responses, resets, delays and rejects.
 
-What was said to be written is there, once; the raw rows are counted, not what readers make of them.
+Every acknowledged row exists exactly once. Raw rows are counted, not the deduplicated rows of readers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def break_the_control_plane(server: EmbeddedServer) -> None:
 
 
 class Writers:
-    """A thread with a session of its own for each thing to do; what one raises is raised by join()."""
+    """A thread with a separate session for each task; join() raises the error of a task."""
 
     def __init__(self, plane: ControlPlane) -> None:
         self._plane = plane
@@ -135,8 +135,8 @@ NOT_LOOKED_FOR = ("VALUE_POOLS", "WORKER_METRICS_SNAPSHOTS", "TEST_LOGS", "WAREH
 
 
 @pytest.mark.parametrize("kind", [marked(kind) for kind in KINDS])
-def test_who_gave_up_and_tries_again_adds_nothing(plane, kind):
-    """The rows landed, the answer did not, and all attempts were used up: later the same is given once more."""
+def test_a_retry_after_giving_up_adds_nothing(plane, kind):
+    """The rows landed, the answer did not, and patience was over: later the same is given once more."""
     run_id = plane.new_run()
     plane.server.fault(match=f"INSERT INTO {kind.table}", kind="drop_reply", probability=0.5)
     landed = 0

@@ -1,7 +1,7 @@
-"""Several orchestrators, one run, and everything that can go wrong between them, on the real SQL of a real server.
+"""Several orchestrators, one run, and every fault between them, with the real SQL on a real server.
 
-Time passes by ageing all leases in SQL and moving the actors' clocks by as much; real time goes on besides. Requests
-are held back and delivered late, or delivered twice; answers are lost. After every step the tables are looked at.
+Time passes by ageing all leases in SQL and moving the clocks of the actors by as much; real time passes as well.
+Requests are delayed, or delivered twice; responses are lost. After every step the tables are checked.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from loadgen.model.run import PHASES, RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.snowflake.session import RetryPolicy
 from tests.control_plane import retries
 from tests.embedded_server import EmbeddedServer
-from tests.process.control_actors import TIMES, Actor, Fate, Taken, World, execute_late
+from tests.process.control_actors import TIMES, Actor, RequestOutcome, Taken, World, execute_late
 
 STEPS_EACH = 30
-# A step takes some real time: a write that was in time may be looked at when the term has just ended.
+# A step takes some real time: a write that was in time may be checked when the lease has just expired.
 SLACK_MS = 2_000
 
 
 @dataclass
 class Answer:
-    """What the actors were told in one step, to be compared with the tables."""
+    """The responses of one step, to be compared with the tables."""
 
     won: Lease | None = None
     emitted: tuple[int, str, int] | None = None
@@ -44,8 +44,8 @@ class Answer:
     wished: bool = False  # a user has cancelled
 
 
-# How often each thing is tried, roughly. One rule draws from here: with a rule for each, Hypothesis would leave most of
-# them out of most examples, and a run in which nobody leads has little to show.
+# The approximate frequency of each action. One rule draws from here: with a rule for each action, Hypothesis would
+# leave most of them out of most examples, and a run without a leader shows little.
 PLAN = (
     ["emits", "moves", "takes_over", "time_passes", "a_request_arrives_late", "looks_at_the_run", "publishes"] * 3
     + ["renews", "renews_without_asking_for_trust", "finishes"] * 2
@@ -75,68 +75,68 @@ class ControlMachine(RuleBasedStateMachine):
         self.readers: list[list[str]] = [[], []]
 
     @initialize()
-    def somebody_leads(self) -> None:
-        self.claims(self.world.actors[0], Fate.ANSWERED, 0)
+    def there_is_a_leader(self) -> None:
+        self.claims(self.world.actors[0], RequestOutcome.ANSWERED, 0)
 
     @rule(
         what=st.sampled_from(PLAN),
         who=st.integers(0, 5),
-        fate=st.sampled_from([Fate.ANSWERED, Fate.ANSWERED, *Fate]),
+        outcome=st.sampled_from([RequestOutcome.ANSWERED, RequestOutcome.ANSWERED, *RequestOutcome]),
         number=st.integers(0, 20),
     )
-    def happens(self, what: str, who: int, fate: Fate, number: int) -> None:
-        """`who` counts among those who have, or had, a term where one is needed."""
+    def happens(self, what: str, who: int, outcome: RequestOutcome, number: int) -> None:
+        """`who` is an index among the actors that have, or had, a lease where one is needed."""
         leading = [actor for actor in self.world.actors if actor.keeper is not None]
         if what in NEEDS_A_LEADER and not leading:
             what = "takes_over"
         among = leading if what in NEEDS_A_LEADER else self.world.actors
-        getattr(self, what)(among[who % len(among)], fate, number)
+        getattr(self, what)(among[who % len(among)], outcome, number)
 
     # --- what actors do ------------------------------------------------------------------------------------------
 
-    def claims(self, actor: Actor, fate: Fate, _: int) -> None:
-        with self._sending(actor, fate) as retries:
+    def claims(self, actor: Actor, outcome: RequestOutcome, _: int) -> None:
+        with self._sending(actor, outcome) as patient:
             begun_ns = actor.clock.monotonic_ns()
             term = claim(actor.session, retries, self.run_id, new_owner(), TIMES.ttl_s)
             if term is not None:
                 actor.take(term, begun_ns)
                 self.answer.won = term
 
-    def takes_over(self, actor: Actor, fate: Fate, number: int) -> None:
-        self.time_passes(actor, fate, PAUSES_S.index(45))
-        self.claims(actor, fate, number)
+    def takes_over(self, actor: Actor, outcome: RequestOutcome, number: int) -> None:
+        self.time_passes(actor, outcome, PAUSES_S.index(45))
+        self.claims(actor, outcome, number)
 
-    def renews(self, actor: Actor, fate: Fate, _: int) -> None:
-        with self._sending(actor, fate):
+    def renews(self, actor: Actor, outcome: RequestOutcome, _: int) -> None:
+        with self._sending(actor, outcome):
             actor.keeping.step()
 
-    def renews_without_asking_for_trust(self, actor: Actor, fate: Fate, _: int) -> None:
-        with self._sending(actor, fate):
+    def renews_without_asking_for_trust(self, actor: Actor, outcome: RequestOutcome, _: int) -> None:
+        with self._sending(actor, outcome):
             run_leases.renew(actor.session, actor.keeping.lease, TIMES.ttl_s)
 
-    def releases(self, actor: Actor, fate: Fate, _: int) -> None:
-        with self._sending(actor, fate):
+    def releases(self, actor: Actor, outcome: RequestOutcome, _: int) -> None:
+        with self._sending(actor, outcome):
             if actor.keeping.trusted:
                 actor.keeping._release()
 
-    def emits(self, actor: Actor, fate: Fate, _: int) -> None:
+    def emits(self, actor: Actor, outcome: RequestOutcome, _: int) -> None:
         new, term = NewEvent(command=Start(expected_workers=1)), actor.keeping.lease
-        with self._sending(actor, fate) as retries:
+        with self._sending(actor, outcome) as patient:
             try:
                 self.answer.emitted = (emit(actor.session, retries, term, new), new.event_id, term.epoch)
             except Fenced:
                 self.answer.fenced = True
 
-    def publishes(self, actor: Actor, fate: Fate, number: int) -> None:
-        with self._sending(actor, fate):
+    def publishes(self, actor: Actor, outcome: RequestOutcome, number: int) -> None:
+        with self._sending(actor, outcome):
             rollup = RunRollup(targets={}, total_ops=number, next_sequence_id=number)
             publish(actor.session, actor.keeping.lease, rollup)
 
-    def looks_at_the_run(self, actor: Actor, _: Fate, __: int) -> None:
+    def looks_at_the_run(self, actor: Actor, _: RequestOutcome, __: int) -> None:
         actor.view = self._read()
 
-    def moves(self, actor: Actor, fate: Fate, number: int, *, ending: bool = False) -> None:
-        """From where he last saw the run, which may be long ago."""
+    def moves(self, actor: Actor, outcome: RequestOutcome, number: int, *, ending: bool = False) -> None:
+        """From the state in which the actor last saw the run, which may be long ago."""
         seen = actor.view or self._read()
         ways = [seen.status, *(to for to in sorted(RUN_TRANSITIONS[seen.status]) if to.is_terminal is ending)]
         later = min(PHASES.index(seen.phase) + number % 2, len(PHASES) - 1)
@@ -151,38 +151,38 @@ class ControlMachine(RuleBasedStateMachine):
             actor.view = None
         if seen.status.is_terminal:
             return
-        with self._sending(actor, fate) as retries:
+        with self._sending(actor, outcome) as patient:
             try:
                 if move(actor.session, retries, actor.keeping.lease, step):
                     self.answer.moved = step
             except Fenced:
                 self.answer.fenced = True
 
-    def finishes(self, actor: Actor, fate: Fate, number: int) -> None:
-        self.moves(actor, fate, number, ending=True)
+    def finishes(self, actor: Actor, outcome: RequestOutcome, number: int) -> None:
+        self.moves(actor, outcome, number, ending=True)
 
-    def crashes(self, actor: Actor, _: Fate, __: int) -> None:
+    def crashes(self, actor: Actor, _: RequestOutcome, __: int) -> None:
         actor.forget()
 
     # --- what happens to them ------------------------------------------------------------------------------------
 
-    def time_passes(self, _: Actor, __: Fate, number: int) -> None:
+    def time_passes(self, _: Actor, __: RequestOutcome, number: int) -> None:
         seconds = PAUSES_S[number % len(PAUSES_S)]
         self.plane.age(self.run_id, seconds)
         for actor in self.world.actors:
             actor.clock.advance(seconds)
 
-    def a_request_arrives_late(self, _: Actor, __: Fate, number: int) -> None:
+    def a_request_arrives_late(self, _: Actor, __: RequestOutcome, number: int) -> None:
         if self.network:
             query, binds = self.network.pop(number % len(self.network))
             with suppress(Taken):
                 execute_late(self.plane.session, query, binds)
 
-    def a_user_cancels(self, _: Actor, __: Fate, ___: int) -> None:
+    def a_user_cancels(self, _: Actor, __: RequestOutcome, ___: int) -> None:
         self.answer.wished = True
         cancel(self.plane.session, retries(), self.run_id, "enough")
 
-    def a_worker_reads(self, _: Actor, __: Fate, number: int) -> None:
+    def a_worker_reads(self, _: Actor, __: RequestOutcome, number: int) -> None:
         self._catch_up(self.readers[number % len(self.readers)])
 
     # --- what must hold ------------------------------------------------------------------------------------------
@@ -264,19 +264,19 @@ class ControlMachine(RuleBasedStateMachine):
     # --- helpers -------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _sending(self, actor: Actor, fate: Fate) -> Iterator[RetryPolicy]:
-        if fate is Fate.LOST:
+    def _sending(self, actor: Actor, outcome: RequestOutcome) -> Iterator[RetryPolicy]:
+        if outcome is RequestOutcome.LOST:
             self.world.server.fault(match="^(INSERT|UPDATE)", kind="drop_reply", count=1)
         else:
-            actor.session.fate = fate
+            actor.session.outcome = outcome
         try:
-            yield retries(attempts=1 if fate is Fate.HELD else 5)
+            yield patience(attempts=1 if outcome is RequestOutcome.HELD else 5)
         except ControlFailed as error:
-            if fate is Fate.ANSWERED or not error.failure.unknown_outcome:
+            if outcome is RequestOutcome.ANSWERED or not error.failure.unknown_outcome:
                 raise
         finally:
-            actor.session.fate = Fate.ANSWERED
-            if fate is Fate.LOST:
+            actor.session.outcome = RequestOutcome.ANSWERED
+            if outcome is RequestOutcome.LOST:
                 self.world.server.clear_faults()
 
     def _catch_up(self, reader: list[str]) -> None:
@@ -299,7 +299,7 @@ def world(server: EmbeddedServer) -> Iterator[World]:
 
 @pytest.mark.timeout(600)  # when it fails, finding the shortest example takes minutes
 @pytest.mark.parametrize("examples", [5, pytest.param(50, marks=pytest.mark.slow)])
-def test_there_is_one_leader_and_one_history_whatever_happens(world, examples):
+def test_there_is_one_leader_and_one_history_whatever_fails(world, examples):
     run_state_machine_as_test(
         type("Machine", (ControlMachine,), {"world": world}),
         settings=settings(

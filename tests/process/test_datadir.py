@@ -1,4 +1,4 @@
-"""The data directory: one owner, known by his lock alone; errors that say what to do."""
+"""The data directory: it has one owner, known by its lock only; errors contain a hint."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def scratch():
 # --- one owner -------------------------------------------------------------------------------------------------------
 
 
-def test_an_owner_is_found_when_he_is_ready_and_not_before_or_after(scratch):
+def test_an_owner_is_found_when_it_is_ready_and_not_before_or_after(scratch):
     path = scratch / "data"
     assert running_server(path) is None
 
@@ -63,7 +63,7 @@ def test_an_owner_is_found_when_he_is_ready_and_not_before_or_after(scratch):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_second_owner_is_refused_and_told_who_has_it(scratch, variant):
+def test_a_second_owner_is_rejected_and_the_error_names_the_first(scratch, variant):
     path = scratch / "data"
     with server_process(HOLDER, path, run_as(variant, scratch)) as holder:
         wait_ready(holder)
@@ -80,7 +80,7 @@ def test_a_second_owner_is_refused_and_told_who_has_it(scratch, variant):
     assert running_server(path) is None
 
 
-def test_what_a_killed_owner_left_is_no_obstacle(scratch):
+def test_files_of_a_killed_owner_are_no_obstacle(scratch):
     path = scratch / "data"
     with server_process(HOLDER, path) as holder:
         wait_ready(holder)
@@ -93,7 +93,7 @@ def test_what_a_killed_owner_left_is_no_obstacle(scratch):
         assert not (path / "server.json").exists()
 
 
-def test_an_owner_who_is_still_starting_is_named_by_his_pid(scratch):
+def test_an_owner_that_is_still_starting_is_named_by_its_pid(scratch):
     with DataDir.claim(scratch / "data"), pytest.raises(Busy) as refusal:
         DataDir.claim(scratch / "data")
 
@@ -109,7 +109,7 @@ def test_the_record_of_an_earlier_owner_is_not_taken_for_this_ones(scratch):
         assert running_server(path) is None
 
 
-def test_a_reader_who_looks_all_the_time_never_keeps_an_owner_out(scratch):
+def test_a_reader_that_polls_permanently_never_keeps_an_owner_out(scratch):
     path = scratch / "data"
     DataDir.claim(path).release()
     done = threading.Event()
@@ -143,7 +143,7 @@ def test_giving_back_twice_is_harmless_and_others_may_have_it(scratch):
 # --- where it lies ---------------------------------------------------------------------------------------------------
 
 
-def test_what_is_asked_for_wins_over_the_environment():
+def test_an_option_has_priority_over_the_environment():
     environ = {"LOADGEN_EMBEDDED_DATA_DIR": "/from/environment", "XDG_DATA_HOME": "/xdg"}
 
     assert choose_data_dir(Path("asked"), environ) == Path("asked")
@@ -166,7 +166,7 @@ def test_the_default_is_the_users_own_or_the_systems_for_root(monkeypatch, uid, 
     assert choose_data_dir(None, environ) == Path(expected)
 
 
-def test_missing_parents_are_made_whatever_the_umask(scratch):
+def test_missing_parents_are_made_with_any_umask(scratch):
     before = os.umask(0o077)
     try:
         DataDir.claim(scratch / "a" / "b" / "data").release()
@@ -245,7 +245,7 @@ def test_a_file_system_that_takes_no_files_is_refused():
 
 
 @needs_root
-def test_root_is_told_which_directory_closes_the_way_for_postgresql(scratch):
+def test_root_gets_the_name_of_the_directory_that_postgresql_cannot_enter(scratch):
     (scratch / "private").mkdir(mode=0o700)
 
     refusal = refusal_of(scratch / "private" / "data")

@@ -1,5 +1,5 @@
-"""What was planned and not delivered makes a run INVALID, whatever took it away: workers that leave, logins that are
-refused. The server's own history says how many statements there were."""
+"""Planned load that was not delivered makes a run INVALID, for any reason: workers that end, logins that are rejected.
+The history of the server contains the number of statements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import MEASURES, Bench, Program, benched, history
+from tests.process.run_harness import MEASURES, Program, RunHarness, history, run_harness
 from tests.processes import wait_until
 
 LOGIN = "/session/v1/login-request"
@@ -23,8 +23,8 @@ REFUSED = 12
 
 
 @pytest.fixture
-def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    with benched(server, tmp_path, embedded={"slots": SLOTS, "service_time": "20ms"}) as made:
+def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
+    with run_harness(server, tmp_path, embedded={"slots": SLOTS, "service_time": "20ms"}) as made:
         yield made
 
 
@@ -34,19 +34,19 @@ def worker_process(run: Program, worker_id: str) -> psutil.Process:
     return found
 
 
-def measured(bench: Bench, run: Program, statements: int) -> None:
+def measured(harness: RunHarness, run: Program, statements: int) -> None:
     run.wait_for(MEASURES)
-    wait_until(lambda: history(bench.server, run.run_id)[None] >= statements, f"{statements} statements: {run.said}")
+    wait_until(lambda: history(harness.server, run.run_id)[None] >= statements, f"{statements} statements: {run.said}")
 
 
 def reasons(run: Program) -> str:
     return "; ".join(run.summary["validity"]["reasons"])
 
 
-def test_a_worker_that_leaves_early_is_missed(bench: Bench) -> None:
+def test_a_worker_that_leaves_early_is_missed(harness: RunHarness) -> None:
     load = {"connections": 4, "workers": 2, "warmup": "0s", "duration": "8s"}
-    run = bench.run(load=load, embedded={"service_time": "100ms"})
-    measured(bench, run, 20)
+    run = harness.run(load=load, embedded={"service_time": "100ms"})
+    measured(harness, run, 20)
     worker_process(run, "worker-1").send_signal(signal.SIGTERM)
 
     assert run.ended() == 5, run.said
@@ -55,7 +55,7 @@ def test_a_worker_that_leaves_early_is_missed(bench: Bench) -> None:
     assert summary["verdict"] == "invalid"
     assert "worker-1 delivered" in reasons(run)
     assert "worker-0 delivered" not in reasons(run)
-    assert summary["totals"]["succeeded"] == history(bench.server, run.run_id)[None]
+    assert summary["totals"]["succeeded"] == history(harness.server, run.run_id)[None]
     assert summary["totals"]["qps"] == pytest.approx(
         summary["totals"]["succeeded"] / summary["measured_seconds"], rel=1e-3
     )
@@ -67,10 +67,10 @@ def test_a_worker_that_leaves_early_is_missed(bench: Bench) -> None:
     [TOKEN_EXPIRED, {"kind": "http_status", "status": 503}],
     ids=["token expired", "service unavailable"],
 )
-def test_refused_logins_are_tried_again_counted_and_missed(bench: Bench, refusal: dict[str, Any]) -> None:
-    run = bench.run(load={"connections": 4, "duration": "12s"}, connections={"max_age": "2s"})
-    measured(bench, run, 20)
-    bench.server.fault(match=LOGIN, count=REFUSED, **refusal)
+def test_refused_logins_are_tried_again_counted_and_missed(harness: RunHarness, refusal: dict[str, Any]) -> None:
+    run = harness.run(load={"connections": 4, "duration": "12s"}, connections={"max_age": "2s"})
+    measured(harness, run, 20)
+    harness.server.fault(match=LOGIN, count=REFUSED, **refusal)
 
     assert run.ended() == 5, run.said
 
@@ -88,12 +88,12 @@ def test_refused_logins_are_tried_again_counted_and_missed(bench: Bench, refusal
 
 
 @pytest.mark.slow
-def test_a_worker_whose_logins_are_all_refused_ends_and_says_why(bench: Bench) -> None:
-    run = bench.run(connections={"max_age": "1s"}, timing={"no_connection": "4s"})
-    measured(bench, run, 20)
-    bench.server.fault(match=LOGIN, **TOKEN_EXPIRED)
+def test_a_worker_whose_logins_are_all_rejected_ends_with_the_reason(harness: RunHarness) -> None:
+    run = harness.run(connections={"max_age": "1s"}, timing={"no_connection": "4s"})
+    measured(harness, run, 20)
+    harness.server.fault(match=LOGIN, **TOKEN_EXPIRED)
     wait_until(lambda: "no client has been connected" in run.said, f"the worker gives up: {run.said}")
-    bench.server.clear_faults()
+    harness.server.clear_faults()
 
     assert run.ended() == 4, run.said
 
@@ -103,10 +103,10 @@ def test_a_worker_whose_logins_are_all_refused_ends_and_says_why(bench: Bench) -
 
 
 @pytest.mark.slow
-def test_a_run_whose_connections_mostly_log_in_is_invalid(bench: Bench) -> None:
-    run = bench.run(load={"connections": 4, "duration": "8s"}, connections={"max_statements": 10})
-    measured(bench, run, 20)
-    bench.server.fault(match=LOGIN, kind="latency", ms=1_500)
+def test_a_run_whose_connections_mostly_log_in_is_invalid(harness: RunHarness) -> None:
+    run = harness.run(load={"connections": 4, "duration": "8s"}, connections={"max_statements": 10})
+    measured(harness, run, 20)
+    harness.server.fault(match=LOGIN, kind="latency", ms=1_500)
 
     assert run.ended() == 5, run.said
 
@@ -124,10 +124,10 @@ def test_a_run_whose_connections_mostly_log_in_is_invalid(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_connections_of_a_higher_stage_are_open_before_it_begins(bench: Bench) -> None:
+def test_connections_of_a_higher_stage_are_open_before_it_begins(harness: RunHarness) -> None:
     stages = [{"duration": "3s", "connections": 2}, {"duration": "3s", "connections": 8}]
-    bench.server.fault(match=LOGIN, kind="latency", ms=300)  # a login takes its time, as it does elsewhere
-    run = bench.run(load={"connections": None, "duration": None, "stages": stages})
+    harness.server.fault(match=LOGIN, kind="latency", ms=300)  # a login takes its time, as it does elsewhere
+    run = harness.run(load={"connections": None, "duration": None, "stages": stages})
 
     run.ended()
 
@@ -140,13 +140,15 @@ def test_connections_of_a_higher_stage_are_open_before_it_begins(bench: Bench) -
 
 
 @pytest.mark.slow
-def test_an_overloaded_server_is_judged_by_thresholds_and_an_aborted_plan_ends_at_the_abort(bench: Bench) -> None:
+def test_an_overloaded_server_is_judged_by_thresholds_and_an_aborted_plan_ends_at_the_abort(
+    harness: RunHarness,
+) -> None:
     rate = {"mode": "rate", "rate": "300/s", "max_connections": 2, "connections": None, "duration": "4s"}
-    judged = bench.run(load=rate, thresholds=["p95 < 200ms"])
-    aborted = bench.run(
+    judged = harness.run(load=rate, thresholds=["p95 < 200ms"])
+    aborted = harness.run(
         load=rate | {"duration": "60s"}, thresholds=[{"check": "p95 < 200ms", "window": "1s", "abort": True}]
     )
-    unjudged = bench.run(load=rate, thresholds=["error_rate < 1%", "p50 > 1ms"])
+    unjudged = harness.run(load=rate, thresholds=["error_rate < 1%", "p50 > 1ms"])
     assert unjudged.ended() == 5, unjudged.said
     assert all(one["passed"] for one in unjudged.summary["thresholds"])
     assert "no threshold limits their response times" in reasons(unjudged)
@@ -162,9 +164,9 @@ def test_an_overloaded_server_is_judged_by_thresholds_and_an_aborted_plan_ends_a
 
 
 @pytest.mark.slow
-def test_throughput_is_not_what_was_answered_after_the_measured_time(bench: Bench) -> None:
+def test_throughput_is_not_what_was_answered_after_the_measured_time(harness: RunHarness) -> None:
     """16 slots of 400 ms answer 40 statements a second, however many wait in front of them."""
-    run = bench.run(
+    run = harness.run(
         load={"connections": 100, "workers": 1, "warmup": "0s", "duration": "5s"},
         embedded={"service_time": "400ms"},
         thresholds=["qps > 45"],

@@ -32,7 +32,7 @@ def environ(home: Path) -> Iterator[dict[str, str]]:
     wait_until(lambda: not is_claimed(home) and not postgres_processes_in(home), "nothing left for the next test")
 
 
-# --- a server of its own ---------------------------------------------------------------------------------------------
+# --- a server for one command ----------------------------------------------------------------------------------------
 
 
 def test_a_server_is_started_and_ends_with_the_block(home, environ):
@@ -127,9 +127,9 @@ def test_a_server_that_is_just_starting_is_waited_for(home, environ):
             assert Found(address, environ).ask("/__loadgen/stats")["options"]["until_eof"] is False
 
 
-def test_a_server_that_ends_because_its_starter_is_gone_lets_nobody_in(home, environ):
+def test_a_server_that_ends_because_its_starter_has_ended_accepts_no_login(home, environ):
     reading, writing = os.pipe()
-    os.close(reading)  # it cannot tell its address, as when its starter was killed in the last moment
+    os.close(reading)  # it cannot print its address, as when its starter was killed at the last moment
     with subprocess.Popen(
         [*SERVE, f"--data-dir={home}"], stdin=subprocess.DEVNULL, stdout=writing, env=environ
     ) as dying:
@@ -176,9 +176,9 @@ def test_the_address_of_the_environment_wins(home, environ, server):
     assert server.ask("/__loadgen/stats")
 
 
-def test_an_address_where_nobody_answers_is_an_error(environ):
+def test_an_address_without_a_server_is_an_error(environ):
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        taken.bind(("127.0.0.1", 0))  # and does not listen
         address = environ[EMBEDDED_ADDRESS] = f"127.0.0.1:{taken.getsockname()[1]}"
         refusal = refusal_of(environ)
 
@@ -278,7 +278,7 @@ def test_connections_list_shows_the_server_of_the_data_directory(home, environ, 
     assert (none["host"], none["source"]) == (None, f"starts when needed on {home}")
 
 
-def test_doctor_says_where_the_data_of_a_server_is(server):
+def test_doctor_prints_the_data_directory_of_a_server(server):
     done = subprocess.run(
         [*PROGRAM, "doctor", "-c", "embedded", "--format", "json"],
         env=environ_of(server.data_dir),
@@ -291,7 +291,7 @@ def test_doctor_says_where_the_data_of_a_server_is(server):
     assert said["embedded server"] == f"embedded server at {server.address}, data directory {server.data_dir}"
 
 
-def test_a_server_that_nobody_has_used_has_no_runs(environ):
+def test_a_new_server_has_no_runs(environ):
     assert said_by(environ, "runs", "list") == "there are no runs yet\n"
 
 

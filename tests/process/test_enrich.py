@@ -51,7 +51,7 @@ load: {connections: 1, workers: 1, warmup: 0s, duration: 1s}
 COLUMNS = "ENRICHMENT_STATUS, SF_TOTAL_MS, SF_EXECUTION_MS, SF_QUEUED_OVERLOAD_MS, SF_COMPILE_MS, SF_CLUSTER"
 
 
-class Bench:
+class EnrichHarness:
     """A run whose statements were executed here, and logged as a worker would."""
 
     def __init__(self, plane: ControlPlane) -> None:
@@ -66,7 +66,7 @@ class Bench:
         self._cursor = self.connection.cursor()
 
     def execute(self, name: str, sql: str) -> Execution:
-        """Execute now, and make the row that says so."""
+        """Execute now, and make the row of the query log."""
         began = datetime.now(UTC).replace(tzinfo=None)
         self._cursor.execute(sql)
         self._cursor.fetchall()
@@ -142,27 +142,27 @@ class Bench:
 
 
 @pytest.fixture
-def bench(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def harness(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> Iterator[EnrichHarness]:
     for name, value in plane.environ.items():
         monkeypatch.setenv(name, value)
-    made = Bench(plane)
+    made = EnrichHarness(plane)
     yield made
     made.connection.close()
 
 
-def test_what_ran_gets_the_servers_own_times_and_a_second_time_changes_nothing(bench, server):
-    rows = [bench.execute("nap", f"SELECT SYSTEM$WAIT({5 + number}, 'MILLISECONDS')") for number in range(25)]
-    unknown = bench.row("nap", "01234567-0000-0000-0000-000000000000")
-    no_id = bench.row("nap", None, success=False, error_category="CONNECTION")
-    stale = bench.row("nap", rows[-1].query_id, success=False, error_category="CONNECTION")
-    pair = bench.row("pair", rows[0].query_id)
-    bench.log(*rows, unknown, no_id, stale, pair)
-    before = bench.run_row()
+def test_executed_statements_get_the_servers_times_and_a_second_enrichment_changes_nothing(harness, server):
+    rows = [harness.execute("nap", f"SELECT SYSTEM$WAIT({5 + number}, 'MILLISECONDS')") for number in range(25)]
+    unknown = harness.row("nap", "01234567-0000-0000-0000-000000000000")
+    no_id = harness.row("nap", None, success=False, error_category="CONNECTION")
+    stale = harness.row("nap", rows[-1].query_id, success=False, error_category="CONNECTION")
+    pair = harness.row("pair", rows[0].query_id)
+    harness.log(*rows, unknown, no_id, stale, pair)
+    before = harness.run_row()
 
-    result = bench.enrich()
+    result = harness.enrich()
 
-    truth = {line["query_id"]: line for line in server.ask(f"/__loadgen/history?tag={bench.run_id}")}
-    stored = bench.stored()
+    truth = {line["query_id"]: line for line in server.ask(f"/__loadgen/history?tag={harness.run_id}")}
+    stored = harness.stored()
     for row in rows:
         status, total_ms, execution_ms, queued_ms, _, cluster = stored[row.execution_id]
         line = truth[row.query_id]
@@ -183,26 +183,26 @@ def test_what_ran_gets_the_servers_own_times_and_a_second_time_changes_nothing(b
     assert result.ledger.parts["total"].p95_ms == sorted(totals)[23]
     added = sorted(row.duration_ms - total for row, total in zip(rows, totals, strict=True))
     assert result.overhead_ms == pytest.approx(added[12], abs=1e-5)
-    after = bench.run_row()
+    after = harness.run_row()
     assert (after.status, after.enrichment_status) == (before.status, "PARTIAL")
 
-    again = bench.enrich()
+    again = harness.enrich()
 
-    assert (again.counts, bench.stored(), bench.run_row()) == (result.counts, stored, after)
+    assert (again.counts, harness.stored(), harness.run_row()) == (result.counts, stored, after)
 
 
-def test_statements_on_hybrid_tables_are_skipped_with_a_reason_unless_somebody_insists(bench, capsys):
-    bench._cursor.execute("CREATE HYBRID TABLE IF NOT EXISTS ENRICH_H (ID NUMBER(38,0) PRIMARY KEY)")
-    bench.log(bench.execute("hybrid", "SELECT ID FROM ENRICH_H"))
+def test_statements_on_hybrid_tables_are_skipped_with_a_reason_unless_forced(harness, capsys):
+    harness._cursor.execute("CREATE HYBRID TABLE IF NOT EXISTS ENRICH_H (ID NUMBER(38,0) PRIMARY KEY)")
+    harness.log(harness.execute("hybrid", "SELECT ID FROM ENRICH_H"))
 
-    off = bench.enrich(EnrichmentMode.OFF)
-    untouched = [status for (status,) in bench.stored(columns="ENRICHMENT_STATUS").values()]
-    auto = bench.enrich(EnrichmentMode.AUTO)
-    skipped = [status for (status,) in bench.stored(columns="ENRICHMENT_STATUS").values()]
-    bench.end()
-    asked = bench.ask("--hybrid", "--format", "json")
+    off = harness.enrich(EnrichmentMode.OFF)
+    untouched = [status for (status,) in harness.stored(columns="ENRICHMENT_STATUS").values()]
+    auto = harness.enrich(EnrichmentMode.AUTO)
+    skipped = [status for (status,) in harness.stored(columns="ENRICHMENT_STATUS").values()]
+    harness.end()
+    asked = harness.ask("--hybrid", "--format", "json")
     document = json.loads(capsys.readouterr().out)
-    on = bench.enrich(EnrichmentMode.ON)
+    on = harness.enrich(EnrichmentMode.ON)
 
     assert (off.status, untouched, off.reasons) == (
         RunEnrichment.SKIPPED,
@@ -214,22 +214,22 @@ def test_statements_on_hybrid_tables_are_skipped_with_a_reason_unless_somebody_i
     assert (asked, document["status"], document["not_found"], document["skipped"]) == (0, "PARTIAL", 1, 0)
     assert (on.status, on.counts[Row.NOT_FOUND]) == (RunEnrichment.PARTIAL, 1)
     assert "not typical" in on.reasons[0]
-    assert bench.run_row().enrichment_status == "PARTIAL"
+    assert harness.run_row().enrichment_status == "PARTIAL"
 
 
-def test_a_history_that_cannot_be_read_is_a_result_and_the_next_try_goes_on_from_there(bench, server, capsys):
-    bench.log(bench.execute("nap", "SELECT 1"))
-    bench.end()
+def test_a_history_that_cannot_be_read_is_a_result_and_the_next_try_goes_on_from_there(harness, server, capsys):
+    harness.log(harness.execute("nap", "SELECT 1"))
+    harness.end()
     server.fault(match="INFORMATION_SCHEMA.QUERY_HISTORY", kind="error", errno=3001, probability=1.0)
     try:
-        refused = bench.enrich()
-        code = bench.ask("--format", "json")
+        refused = harness.enrich()
+        code = harness.ask("--format", "json")
     finally:
         server.clear_faults()
-    status_between = bench.run_row().enrichment_status
+    status_between = harness.run_row().enrichment_status
     server.fault(match="INFORMATION_SCHEMA.QUERY_HISTORY", kind="reset", probability=1.0, count=1)
 
-    result = bench.enrich()
+    result = harness.enrich()
 
     assert (refused.status, refused.counts[Row.PENDING], status_between) == (RunEnrichment.FAILED, 1, "FAILED")
     out, errors = capsys.readouterr()
@@ -240,65 +240,67 @@ def test_a_history_that_cannot_be_read_is_a_result_and_the_next_try_goes_on_from
     assert (result.status, result.counts[Row.ENRICHED], result.error) == (RunEnrichment.ENRICHED, 1, None)
 
 
-def test_what_is_too_fresh_to_be_missed_is_looked_for_again_until_the_time_is_over(bench):
+def test_recent_statements_that_are_missing_are_searched_again_until_the_time_is_over(harness):
     ahead = datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=1)  # by the clock of its worker
-    bench.log(bench.row("nap", "01234567-0000-0000-0000-000000000001", start_time=ahead))
+    harness.log(harness.row("nap", "01234567-0000-0000-0000-000000000001", start_time=ahead))
     looks: list[int] = []
 
-    once = bench.enrich(options=EnrichmentOptions(wait=False, on_progress=looks.append))
-    in_vain = bench.enrich(options=EnrichmentOptions(limit_s=5 * PAUSE_S, on_progress=looks.append))
-    bench.log(bench.execute("nap", "SELECT 1"))
-    result = bench.enrich(options=EnrichmentOptions(limit_s=5 * PAUSE_S, on_progress=looks.append))
+    once = harness.enrich(options=EnrichmentOptions(wait=False, on_progress=looks.append))
+    in_vain = harness.enrich(options=EnrichmentOptions(limit_s=5 * PAUSE_S, on_progress=looks.append))
+    harness.log(harness.execute("nap", "SELECT 1"))
+    result = harness.enrich(options=EnrichmentOptions(limit_s=5 * PAUSE_S, on_progress=looks.append))
 
     assert once.status is in_vain.status is RunEnrichment.PENDING
     assert (result.counts[Row.PENDING], result.counts[Row.ENRICHED]) == (1, 1)
     assert looks == [1] * (1 + EMPTY_SEARCHES_MAX + 5)  # a history that lags shows something at least
 
 
-def test_its_time_is_limited_and_a_stop_is_heard(bench):
-    bench.log(bench.execute("nap", "SELECT 1"))
+def test_its_time_is_limited_and_a_stop_is_obeyed(harness):
+    harness.log(harness.execute("nap", "SELECT 1"))
     stopped = RetryPolicy(stop=threading.Event(), attempts=2, clock=FakeClock())
     stopped.stop.set()
 
-    out_of_time = bench.enrich(options=EnrichmentOptions(limit_s=0.0))
-    interrupted = enrich_run(bench.plane.session, stopped, bench.run_id, bench.scenario, environ=bench.plane.environ)
+    out_of_time = harness.enrich(options=EnrichmentOptions(limit_s=0.0))
+    interrupted = enrich_run(
+        harness.plane.session, stopped, harness.run_id, harness.scenario, environ=harness.plane.environ
+    )
 
     assert out_of_time.status is interrupted.status is RunEnrichment.PENDING
     assert out_of_time.counts[Row.PENDING] == interrupted.counts[Row.PENDING] == 1
     assert "may still appear" in out_of_time.reasons[0]
 
 
-def test_the_command_enriches_a_run_that_has_ended_and_says_how_far(bench, capsys):
-    bench.log(*(bench.execute("nap", "SELECT 1") for _ in range(3)), bench.row("pair", "x"))
-    assert bench.ask("--format", "json") == 75  # it has not ended
+def test_the_command_enriches_a_run_that_has_ended_and_prints_its_progress(harness, capsys):
+    harness.log(*(harness.execute("nap", "SELECT 1") for _ in range(3)), harness.row("pair", "x"))
+    assert harness.ask("--format", "json") == 75  # it has not ended
     assert "is still PREPARED" in json.loads(capsys.readouterr().out)["error"]["message"]
-    bench.end()
+    harness.end()
 
-    assert bench.ask("--wait", "--format", "json") == 0
+    assert harness.ask("--wait", "--format", "json") == 0
     document = json.loads(capsys.readouterr().out)
-    assert bench.ask() == 0
+    assert harness.ask() == 0
     text = capsys.readouterr().out
 
-    assert (document["run_id"], document["status"], document["coverage_percent"]) == (bench.run_id, "ENRICHED", 75.0)
+    assert (document["run_id"], document["status"], document["coverage_percent"]) == (harness.run_id, "ENRICHED", 75.0)
     assert (document["total"], document["enriched"], document["skipped"], document["pending"]) == (4, 3, 1, 0)
     assert document["overhead_ms"] is not None
     assert "1 are transactions" in document["reason"]
-    assert f"run {bench.run_id}: ENRICHED, 75.0 % of 4 logged statements" in text
-    assert main(["enrich", "no-such-run", "-c", "embedded", "--database", bench.plane.place.database]) == 2
+    assert f"run {harness.run_id}: ENRICHED, 75.0 % of 4 logged statements" in text
+    assert main(["enrich", "no-such-run", "-c", "embedded", "--database", harness.plane.place.database]) == 2
     assert "hint: " in capsys.readouterr().err
 
 
-def test_the_files_of_a_run_that_is_here_follow_and_so_does_its_stored_result(bench, tmp_path, capsys, monkeypatch):
+def test_the_files_of_a_run_that_is_here_follow_and_so_does_its_stored_result(harness, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "page.md"))
-    folder = tmp_path / "runs" / bench.run_id
-    before = bench.keep_result(folder)
-    bench.log(*(bench.execute("nap", "SELECT 1") for _ in range(3)))
-    bench.end()
+    folder = tmp_path / "runs" / harness.run_id
+    before = harness.keep_result(folder)
+    harness.log(*(harness.execute("nap", "SELECT 1") for _ in range(3)))
+    harness.end()
 
-    assert bench.ask("--output-dir", str(tmp_path / "elsewhere"), "--format", "json") == 0
+    assert harness.ask("--output-dir", str(tmp_path / "elsewhere"), "--format", "json") == 0
     assert "again" not in capsys.readouterr().err
     assert not (tmp_path / "elsewhere").exists()
-    assert bench.ask("--output-dir", str(folder.parent), "--format", "json") == 0
+    assert harness.ask("--output-dir", str(folder.parent), "--format", "json") == 0
     out, errors = capsys.readouterr()
     found = json.loads(out)
 
@@ -313,8 +315,8 @@ def test_the_files_of_a_run_that_is_here_follow_and_so_does_its_stored_result(be
     assert f"updated the reports in {folder}" in errors
     assert "coverage" in (folder / "report.html").read_text("utf-8")
     assert {path.name for path in folder.iterdir()} == {"summary.json", *FILES.values()}
-    assert not (tmp_path / "page.md").exists()  # it was told at the end of the run
-    assert main(["report", bench.run_id, "-c", "embedded", "--database", bench.plane.place.database,
+    assert not (tmp_path / "page.md").exists()  # it was reported at the end of the run
+    assert main(["report", harness.run_id, "-c", "embedded", "--database", harness.plane.place.database,
                  "--format", "json"]) == 0  # fmt: skip
     assert json.loads(capsys.readouterr().out) == written
-    assert bench.run_row().status == "COMPLETED"
+    assert harness.run_row().status == "COMPLETED"

@@ -36,7 +36,7 @@ class Checkout:
         (root / "programs" / "fake-python").chmod(0o755)
 
     def ensure(self, *locks: str) -> list[str]:
-        """What uv was told: [] when the environment was current."""
+        """The arguments of uv: [] when the environment was current."""
         self.calls.write_text("")
         script = f"root={self.root}; source {ROOT}/bin/.bootstrap; ensure_environment .venv {' '.join(locks)}"
         environ = {

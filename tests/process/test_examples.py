@@ -16,7 +16,7 @@ from loadgen.scenario.read import read_scenario
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests import SCENARIO_EXAMPLES
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import history
+from tests.process.run_harness import history
 from tests.processes import ROOT, reachable_directory
 
 PROGRAM = [sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())"]
@@ -106,7 +106,7 @@ def test_every_example_passes(example: Path, home: Path, request: pytest.Fixture
 
 
 @pytest.mark.slow
-def test_the_search_finds_what_its_comment_says(home: Path, server: EmbeddedServer) -> None:
+def test_the_search_finds_the_result_in_its_comment(home: Path, server: EmbeddedServer) -> None:
     scenario = read_scenario(ROOT / FIND_MAX, environ={}).scenario
     slots = scenario.embedded.slots
     assert scenario.load.find_max is not None

@@ -17,7 +17,7 @@ import pytest
 from loadgen.cli.main import main
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import TIMING, Bench, Program, benched, scenario
+from tests.process.run_harness import TIMING, Program, RunHarness, run_harness, scenario
 from tests.processes import wait_until
 
 LONG_S = 900.0  # an experiment is several runs, and a busy machine takes half a minute for each
@@ -30,8 +30,8 @@ KILLED_AT = ("block 1 of at most", "STARTING PREPARING", "RUNNING MEASUREMENT", 
 
 
 @pytest.fixture
-def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    with benched(server, tmp_path) as made:
+def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
+    with run_harness(server, tmp_path) as made:
         yield made
 
 
@@ -39,15 +39,15 @@ class Experiment:
     """A file with its scenario, on a warehouse for each test."""
 
     def __init__(
-        self, bench: Bench, name: str, *, scenario_parts: dict[str, Any] | None = None, **sections: Any
+        self, harness: RunHarness, name: str, *, scenario_parts: dict[str, Any] | None = None, **sections: Any
     ) -> None:
         """`scenario_parts`: further sections of the scenario."""
-        self.bench, self.name = bench, name
+        self.harness, self.name = harness, name
         load = {"connections": 8, "workers": 1, "warmup": "500ms", "duration": "2500ms"}
         target = {"warehouse": f"{name.upper()}_WH", "database": "BENCH", "schema": "PUBLIC"}
         timing = {**TIMING, "warehouse_poll": "500ms"}
         made = scenario(0, name=name, load=load, target=target, timing=timing, **(scenario_parts or {}))
-        (bench.home / "s.yaml").write_text(json.dumps(made))
+        (harness.home / "s.yaml").write_text(json.dumps(made))
         usual: dict[str, Any] = {
             "version": 1,
             "name": name,
@@ -58,22 +58,22 @@ class Experiment:
             "limits": ["p95 < 20s"],
             "blocks": {"minimum": 2, "maximum": 3},
         }
-        self.file = bench.home / f"{name}.yaml"
+        self.file = harness.home / f"{name}.yaml"
         self.file.write_text(json.dumps(usual | sections))
 
     def start(self, *words: object) -> Program:
-        return self.bench.start("experiment", self.file, "--format", "json", *words)
+        return self.harness.start("experiment", self.file, "--format", "json", *words)
 
     def ended(self, program: Program) -> int:
         return program.process.wait(LONG_S)
 
     @property
     def id(self) -> str:
-        ((found,),) = self.bench.rows("SELECT EXPERIMENT_ID FROM EXPERIMENTS WHERE NAME = ?", self.name)
+        ((found,),) = self.harness.rows("SELECT EXPERIMENT_ID FROM EXPERIMENTS WHERE NAME = ?", self.name)
         return str(found)
 
     def rows(self, columns: str, table: str, experiment_id: str) -> list[tuple[Any, ...]]:
-        return self.bench.rows(f"SELECT {columns} FROM {table} WHERE EXPERIMENT_ID = ? ORDER BY 1, 2", experiment_id)
+        return self.harness.rows(f"SELECT {columns} FROM {table} WHERE EXPERIMENT_ID = ? ORDER BY 1, 2", experiment_id)
 
 
 def check_counted_once(experiment: Experiment, result: dict[str, Any]) -> None:
@@ -90,20 +90,20 @@ def check_counted_once(experiment: Experiment, result: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def modelled(tmp_path: Path) -> Iterator[Bench]:
+def modelled(tmp_path: Path) -> Iterator[RunHarness]:
     """On a server whose warehouses have a known speed by size."""
     file = tmp_path / "model.json"
     file.write_text(json.dumps(MODEL))
-    with EmbeddedServer("--strict-hybrid", "--model", str(file)) as server, benched(server, tmp_path) as made:
+    with EmbeddedServer("--strict-hybrid", "--model", str(file)) as server, run_harness(server, tmp_path) as made:
         yield made
 
 
 def test_the_faster_and_cheaper_arm_is_found(
-    modelled: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    modelled: RunHarness, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Twice the credits for four times the speed: half the price."""
-    bench, arms = modelled, {"slow": {"warehouse": {"size": "X-Small"}}, "fast": {"warehouse": {"size": "Small"}}}
-    experiment = Experiment(bench, "which", arms=arms, scenario_parts={"embedded": {"service_time": "600ms"}})
+    harness, arms = modelled, {"slow": {"warehouse": {"size": "X-Small"}}, "fast": {"warehouse": {"size": "Small"}}}
+    experiment = Experiment(harness, "which", arms=arms, scenario_parts={"embedded": {"service_time": "600ms"}})
     run = experiment.start()
     assert experiment.ended(run) == 0, run.said
     result = run.printed
@@ -112,7 +112,7 @@ def test_the_faster_and_cheaper_arm_is_found(
     assert (p50["b"], p50["decision"], price["decision"]) == ("fast", "better", "better")
     assert p50["change"] < -0.5
     assert price["change"] == pytest.approx(-0.5, abs=0.2)
-    assert settings_of(bench, "WHICH_WH") == ("X-Small", "2")
+    assert settings_of(harness, "WHICH_WH") == ("X-Small", "2")
     slow, fast = result["arms"]
     assert (slow["dominated_by"], fast["on_frontier"]) == (["fast"], True)
     assert result["answer"].startswith("fast is the best choice")
@@ -124,7 +124,9 @@ def test_the_faster_and_cheaper_arm_is_found(
     assert result["answer"] in (files / "report.md").read_text("utf-8")
     assert 'failures="0" errors="0"' in (files / "junit.xml").read_text("utf-8")
     labels = [
-        json.loads(bench.rows("SELECT SCENARIO_CONFIG FROM RUN_STATUS WHERE RUN_ID = ?", one["run_id"])[0][0])["labels"]
+        json.loads(harness.rows("SELECT SCENARIO_CONFIG FROM RUN_STATUS WHERE RUN_ID = ?", one["run_id"])[0][0])[
+            "labels"
+        ]
         for one in result["measurements"]
     ]
     assert [(label["experiment"], label["block"], label["arm"]) for label in labels] == [
@@ -132,7 +134,7 @@ def test_the_faster_and_cheaper_arm_is_found(
     ]
     order = [one["arm"] for one in result["measurements"] if one["block"] == 1 and one["outcome"] == "OK"]
     assert order == result["blocks"]["order"]["1"]
-    monkeypatch.setenv(EMBEDDED_ADDRESS, bench.server.address)
+    monkeypatch.setenv(EMBEDDED_ADDRESS, harness.server.address)
     assert main(["experiment", str(experiment.file), "--resume", experiment_id]) == 2
     assert f"experiment {experiment_id} is decided" in capsys.readouterr().err
     assert main(["experiments", "show", experiment_id, "-c", "embedded", "--format", "json"]) == 0
@@ -143,8 +145,8 @@ def test_the_faster_and_cheaper_arm_is_found(
 
 
 @pytest.mark.slow
-def test_an_experiment_is_resumed_after_a_kill_and_after_a_signal(bench: Bench) -> None:
-    experiment = Experiment(bench, "resumed", blocks={"minimum": 2, "maximum": 2})
+def test_an_experiment_is_resumed_after_a_kill_and_after_a_signal(harness: RunHarness) -> None:
+    experiment = Experiment(harness, "resumed", blocks={"minimum": 2, "maximum": 2})
     first = experiment.start()
     first.wait_for("RUNNING MEASUREMENT")
     first.kill()
@@ -167,13 +169,13 @@ def test_an_experiment_is_resumed_after_a_kill_and_after_a_signal(bench: Bench) 
     assert result["measurements"] == stopped["measurements"]
     ends = experiment.rows("EPOCH, VERDICT", "EXPERIMENT_ENDS", experiment_id)
     assert [verdict for _, verdict in ends] == ["cancelled", "undecided"]
-    refused = Experiment(bench, "resumed", blocks={"minimum": 2, "maximum": 4}).start("--resume", experiment_id)
+    refused = Experiment(harness, "resumed", blocks={"minimum": 2, "maximum": 4}).start("--resume", experiment_id)
     assert refused.ended() == 2
     assert "was begun with other arms, metrics, limits, blocks or seed" in refused.said
 
 
-def settings_of(bench: Bench, warehouse: str) -> tuple[str, str]:
-    with bench.server.connect() as connection:
+def settings_of(harness: RunHarness, warehouse: str) -> tuple[str, str]:
+    with harness.server.connect() as connection:
         cursor = connection.cursor().execute(f"SHOW WAREHOUSES LIKE '{warehouse}'")
         names = [column[0].lower() for column in cursor.description]
         (row,) = cursor.fetchall()
@@ -181,59 +183,59 @@ def settings_of(bench: Bench, warehouse: str) -> tuple[str, str]:
     return shown["size"], shown["generation"]
 
 
-def two_sizes(bench: Bench, name: str) -> Experiment:
+def two_sizes(harness: RunHarness, name: str) -> Experiment:
     """On a warehouse that is Large, of generation 2."""
-    with bench.server.connect() as connection:
+    with harness.server.connect() as connection:
         connection.cursor().execute(f"CREATE WAREHOUSE {name}_WH WAREHOUSE_SIZE = LARGE GENERATION = '2'")
     arms = {
         "xs": {"warehouse": {"size": "X-Small"}, "set": {"embedded.service_time": "150ms"}},
         "m": {"warehouse": {"size": "Medium", "generation": 1}, "set": {"embedded.service_time": "150ms"}},
     }
-    return Experiment(bench, name, arms=arms, reference="xs", blocks={"minimum": 2, "maximum": 2})
+    return Experiment(harness, name, arms=arms, reference="xs", blocks={"minimum": 2, "maximum": 2})
 
 
-def check_recovered(bench: Bench, warehouse: str) -> None:
-    recovery = bench.recover()
+def check_recovered(harness: RunHarness, warehouse: str) -> None:
+    recovery = harness.recover()
     assert recovery.ended() == 0, recovery.said
     assert [one["restored"] for one in recovery.printed["settings"]] in ([True], [])
-    assert settings_of(bench, warehouse) == ("Large", "2")
+    assert settings_of(harness, warehouse) == ("Large", "2")
     unrestored = (
         "SELECT COUNT(*) FROM EXPERIMENT_WAREHOUSES W WHERE NOT EXISTS (SELECT 1 FROM EXPERIMENT_WAREHOUSE_RESTORES R"
     )
     same = "R.EXPERIMENT_ID = W.EXPERIMENT_ID AND R.EPOCH = W.EPOCH AND R.WAREHOUSE_KEY = W.WAREHOUSE_KEY"
-    assert bench.rows(f"{unrestored} WHERE {same})") == [(0,)]
+    assert harness.rows(f"{unrestored} WHERE {same})") == [(0,)]
 
 
 @pytest.mark.slow
-def test_settings_of_a_warehouse_are_restored_after_a_kill_and_after_a_signal(bench: Bench) -> None:
-    experiment = two_sizes(bench, "sizes")
+def test_settings_of_a_warehouse_are_restored_after_a_kill_and_after_a_signal(harness: RunHarness) -> None:
+    experiment = two_sizes(harness, "sizes")
     killed = experiment.start()
     changed = [("X-Small", "2"), ("Medium", "1")]
-    wait_until(lambda: settings_of(bench, "SIZES_WH") in changed, "the warehouse has the settings of an arm")
+    wait_until(lambda: settings_of(harness, "SIZES_WH") in changed, "the warehouse has the settings of an arm")
     killed.kill()
-    assert settings_of(bench, "SIZES_WH") in changed
-    check_recovered(bench, "SIZES_WH")
+    assert settings_of(harness, "SIZES_WH") in changed
+    check_recovered(harness, "SIZES_WH")
     again = experiment.start("--resume", experiment.id, "--wait")
-    wait_until(lambda: settings_of(bench, "SIZES_WH") in changed, "the warehouse has the settings of an arm again")
+    wait_until(lambda: settings_of(harness, "SIZES_WH") in changed, "the warehouse has the settings of an arm again")
     again.wait_for("connecting")
     again.send(signal.SIGINT)
     assert experiment.ended(again) == 130, again.said
-    assert settings_of(bench, "SIZES_WH") == ("Large", "2")
+    assert settings_of(harness, "SIZES_WH") == ("Large", "2")
     assert "are restored" in again.said
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", KILLED_AT)
-def test_whenever_it_is_killed_settings_are_restored_and_nothing_counts_twice(bench: Bench, moment: str) -> None:
+def test_whenever_it_is_killed_settings_are_restored_and_nothing_counts_twice(harness: RunHarness, moment: str) -> None:
     name = f"killed{KILLED_AT.index(moment)}"
-    experiment = two_sizes(bench, name)
+    experiment = two_sizes(harness, name)
     killed = experiment.start()
     killed.wait_for(moment)
     killed.kill()
-    check_recovered(bench, f"{name.upper()}_WH")
+    check_recovered(harness, f"{name.upper()}_WH")
     resumed = experiment.start("--resume", experiment.id, "--wait")
     assert experiment.ended(resumed) in (0, 12), resumed.said
-    assert settings_of(bench, f"{name.upper()}_WH") == ("Large", "2")
+    assert settings_of(harness, f"{name.upper()}_WH") == ("Large", "2")
     result = resumed.printed
     check_counted_once(experiment, result)
     for one in result["comparisons"]:
@@ -241,37 +243,37 @@ def test_whenever_it_is_killed_settings_are_restored_and_nothing_counts_twice(be
             assert one["change"] == pytest.approx(4 / 1.35 - 1, rel=0.4)
 
 
-def executed(bench: Bench, *parts: str) -> bool:
+def executed(harness: RunHarness, *parts: str) -> bool:
     """Whether the server has executed a statement with all of these texts."""
-    return any(all(part in one["sql_text"] for part in parts) for one in bench.server.ask("/__loadgen/history"))
+    return any(all(part in one["sql_text"] for part in parts) for one in harness.server.ask("/__loadgen/history"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("moment", ["settling", "restoring"])
-def test_a_kill_while_settings_change_leaves_them_to_recover(bench: Bench, moment: str) -> None:
-    """What SHOW WAREHOUSES says is late, so the process is still waiting for it after its ALTER."""
+def test_a_kill_while_settings_change_leaves_them_to_recover(harness: RunHarness, moment: str) -> None:
+    """SHOW WAREHOUSES is answered late, so the process is still waiting for it after its ALTER."""
     name, slow_show = f"late{moment}", {"match": "^SHOW WAREHOUSES", "kind": "latency", "ms": 3_000}
-    experiment = two_sizes(bench, name)
+    experiment = two_sizes(harness, name)
     warehouse = f"{name.upper()}_WH"
     killed = experiment.start()
     if moment == "restoring":
         killed.wait_for("RUNNING MEASUREMENT")
-        bench.server.fault(**slow_show)
+        harness.server.fault(**slow_show)
         killed.send(signal.SIGINT)
-        wait_until(lambda: executed(bench, f'ALTER WAREHOUSE "{warehouse}"', "'Large'"), "it is being restored")
+        wait_until(lambda: executed(harness, f'ALTER WAREHOUSE "{warehouse}"', "'Large'"), "it is being restored")
     else:
-        bench.server.fault(**slow_show)
-        wait_until(lambda: executed(bench, f'ALTER WAREHOUSE "{warehouse}"'), "it is being altered")
+        harness.server.fault(**slow_show)
+        wait_until(lambda: executed(harness, f'ALTER WAREHOUSE "{warehouse}"'), "it is being altered")
     killed.kill()
-    bench.server.clear_faults()
+    harness.server.clear_faults()
     assert "are restored" not in killed.said
-    rows = bench.rows("SELECT COUNT(*) FROM EXPERIMENT_WAREHOUSES WHERE EXPERIMENT_ID = ?", experiment.id)
+    rows = harness.rows("SELECT COUNT(*) FROM EXPERIMENT_WAREHOUSES WHERE EXPERIMENT_ID = ?", experiment.id)
     assert rows == [(1,)]
-    check_recovered(bench, warehouse)
+    check_recovered(harness, warehouse)
 
 
 @pytest.mark.slow
-def test_a_kill_after_a_warehouse_was_made_leaves_it_to_recover_and_it_is_made_again(bench: Bench) -> None:
+def test_a_kill_after_a_warehouse_was_made_leaves_it_to_recover_and_it_is_made_again(harness: RunHarness) -> None:
     arms = {
         "usual": {"set": {"embedded.service_time": "150ms"}},
         "new": {
@@ -279,22 +281,22 @@ def test_a_kill_after_a_warehouse_was_made_leaves_it_to_recover_and_it_is_made_a
             "set": {"embedded.service_time": "150ms"},
         },
     }
-    experiment = Experiment(bench, "made", arms=arms, reference="usual", blocks={"minimum": 2, "maximum": 2})
+    experiment = Experiment(harness, "made", arms=arms, reference="usual", blocks={"minimum": 2, "maximum": 2})
     killed = experiment.start()
     killed.wait_for('warehouse "ARM_WH" is made')
     killed.kill()
-    recovery = bench.recover()
+    recovery = harness.recover()
     assert recovery.ended() == 0, recovery.said
     assert [one["restored"] for one in recovery.printed["settings"]] == [True]
-    assert not is_there(bench, "ARM_WH")
+    assert not is_there(harness, "ARM_WH")
 
     resumed = experiment.start("--resume", experiment.id, "--wait")
     assert experiment.ended(resumed) in (0, 12), resumed.said
-    assert not is_there(bench, "ARM_WH")
+    assert not is_there(harness, "ARM_WH")
     assert 'warehouse "ARM_WH" is made' in resumed.said
     check_counted_once(experiment, resumed.printed)
 
 
-def is_there(bench: Bench, warehouse: str) -> bool:
-    with bench.server.connect() as connection:
+def is_there(harness: RunHarness, warehouse: str) -> bool:
+    with harness.server.connect() as connection:
         return bool(connection.cursor().execute(f"SHOW WAREHOUSES LIKE '{warehouse}'").fetchall())

@@ -1,4 +1,4 @@
-"""Searches for the maximum whose worker or orchestrator is killed: what is known of them becomes the result."""
+"""Searches for the maximum whose worker or orchestrator is killed: the result contains what was measured before."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import MEASURES, Bench, Program, benched, history
+from tests.process.run_harness import MEASURES, Program, RunHarness, history, run_harness
 from tests.processes import wait_until
 
-# Whatever the machine is like, levels hold: there is more to search than a test has time for.
+# Levels hold on any machine: the search needs more time than the test has.
 SEARCH = {
     "start": 2,
     "increment": 2,
@@ -32,17 +32,17 @@ RESULT = "SELECT FIND_MAX_RESULT, SUMMARY FROM TEST_RESULTS WHERE RUN_ID = ? AND
 
 
 @pytest.fixture
-def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    with benched(server, tmp_path, embedded={"service_time": "200ms"}) as made:
+def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
+    with run_harness(server, tmp_path, embedded={"service_time": "200ms"}) as made:
         yield made
 
 
-def searching(bench: Bench, **sections: Any) -> Program:
+def searching(harness: RunHarness, **sections: Any) -> Program:
     """A run that has judged three steps of its search."""
-    run = bench.run(load=LOAD, **sections)
+    run = harness.run(load=LOAD, **sections)
     run.wait_for(MEASURES)
     wait_until(
-        lambda: len(bench.rows(JUDGED, run.run_id)) >= 3,
+        lambda: len(harness.rows(JUDGED, run.run_id)) >= 3,
         "three steps are judged",
         unless=lambda: run.process.poll() is not None and run.said,
     )
@@ -60,9 +60,11 @@ def is_lower_bound(found: dict[str, Any], why: str) -> bool:
 
 
 @pytest.mark.slow
-def test_a_search_that_may_go_on_without_a_worker_ends_with_what_it_knows(bench: Bench) -> None:
-    run = searching(bench, on_worker_loss="continue")
-    ((pid,),) = bench.rows("SELECT PID FROM WORKER_HEARTBEATS WHERE RUN_ID = ? AND WORKER_ID = 'worker-1'", run.run_id)
+def test_a_search_that_may_go_on_without_a_worker_ends_with_what_it_knows(harness: RunHarness) -> None:
+    run = searching(harness, on_worker_loss="continue")
+    ((pid,),) = harness.rows(
+        "SELECT PID FROM WORKER_HEARTBEATS WHERE RUN_ID = ? AND WORKER_ID = 'worker-1'", run.run_id
+    )
     os.kill(int(pid), signal.SIGKILL)
 
     assert run.ended() == 5, run.said
@@ -75,19 +77,19 @@ def test_a_search_that_may_go_on_without_a_worker_ends_with_what_it_knows(bench:
 
 
 @pytest.mark.slow
-def test_a_search_whose_orchestrator_is_killed_is_recovered_with_the_steps_it_judged(bench: Bench) -> None:
-    run = searching(bench)
+def test_a_search_whose_orchestrator_is_killed_is_recovered_with_the_steps_it_judged(harness: RunHarness) -> None:
+    run = searching(harness)
     run.kill()
     run.wait_alone()
-    bench.expire(run.run_id)
+    harness.expire(run.run_id)
 
-    recovery = bench.recover(run.run_id)
+    recovery = harness.recover(run.run_id)
 
     assert recovery.ended() == 0, recovery.said
-    ((stored, text),) = bench.rows(RESULT, run.run_id)
+    ((stored, text),) = harness.rows(RESULT, run.run_id)
     found, summary = json.loads(stored), json.loads(text)
     assert found == summary["find_max"]
     assert is_lower_bound(found, "its orchestrator was lost"), found
     told = [(step["step"], step["target"], step["outcome"]) for step in found["steps"]]
-    assert told == bench.rows(JUDGED, run.run_id)
-    assert summary["totals"]["succeeded"] == history(bench.server, run.run_id)[found["decisive_step"]] > 0
+    assert told == harness.rows(JUDGED, run.run_id)
+    assert summary["totals"]["succeeded"] == history(harness.server, run.run_id)[found["decisive_step"]] > 0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import MEASURES, benched
+from tests.process.run_harness import MEASURES, run_harness
 
 FOREIGN = "other statements ran on warehouse FOREIGN_WH: up to "
 MEASURED = {"load": {"connections": 8, "warmup": "0s", "duration": "8s"}, "timing": {"warehouse_poll": "500ms"}}
@@ -22,11 +22,11 @@ def test_two_control_planes_on_one_warehouse_make_a_run_invalid(
     server: EmbeddedServer, tmp_path: Path, alone: bool
 ) -> None:
     target = {"warehouse": "FOREIGN_WH", "database": "BENCH", "schema": "PUBLIC"}
-    with benched(server, tmp_path, embedded={"service_time": "200ms"}, target=target) as bench:
+    with run_harness(server, tmp_path, embedded={"service_time": "200ms"}, target=target) as harness:
         if not alone:
-            other = bench.run(control={"database": "LOADGEN2"}, load={"connections": 8, "duration": "10m"})
+            other = harness.run(control={"database": "LOADGEN2"}, load={"connections": 8, "duration": "10m"})
             other.wait_for(MEASURES)
-        run = bench.run(**MEASURED)
+        run = harness.run(**MEASURED)
         code = run.ended()
 
     reasons = run.summary["validity"]["reasons"]
@@ -45,8 +45,8 @@ def test_load_of_others_is_seen_below_the_number_of_connections(
     """At a rate, a run has fewer statements at once than connections: no poll shows that some are not its own."""
     load = {"mode": "rate", "rate": "10/s", "connections": None, "max_connections": 8, "warmup": "0s", "duration": "8s"}
     target = {"warehouse": "FOREIGN_RATE", "database": "BENCH", "schema": "PUBLIC"}
-    with benched(server, tmp_path, embedded={"service_time": "200ms"}, target=target) as bench:
-        run = bench.run(load=load)
+    with run_harness(server, tmp_path, embedded={"service_time": "200ms"}, target=target) as harness:
+        run = harness.run(load=load)
         run.wait_for(MEASURES)
         cursors = [connect(warehouse=target["warehouse"]).cursor() for _ in range(2)]
         while run.process.poll() is None and "STOPPING" not in run.said:
@@ -68,8 +68,8 @@ def test_load_of_others_is_seen_below_the_number_of_connections(
 def test_a_warehouse_that_cannot_be_observed_makes_a_run_invalid(
     server: EmbeddedServer, tmp_path: Path, fault: dict[str, Any]
 ) -> None:
-    with benched(server, tmp_path, embedded={"service_time": "200ms"}) as bench:
-        run = bench.run(**MEASURED)
+    with run_harness(server, tmp_path, embedded={"service_time": "200ms"}) as harness:
+        run = harness.run(**MEASURED)
         run.wait_for(MEASURES)
         server.fault(match="SHOW WAREHOUSES", **fault)
         code = run.ended()

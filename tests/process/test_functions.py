@@ -1,4 +1,4 @@
-"""Every function of the embedded server against a real PostgreSQL: function_rows.txt says what each answers."""
+"""Every function of the embedded server against a real PostgreSQL: function_rows.txt contains the expected results."""
 
 import asyncio
 import re
@@ -113,7 +113,7 @@ def database() -> Iterator[Database]:
 
 
 def answer_of(database: Database, expression: str) -> tuple[bool, str]:
-    """Whether it fails, and what it says, after the number of an error of the library."""
+    """Whether it fails, and its message, after the number of an error of the library."""
     try:
         answers = [record[0] for record in database.rows(query(expression))]
     except asyncpg.PostgresError as error:
@@ -155,7 +155,7 @@ def test_every_target_exists_with_its_arity(database):
     for name, least, most in found:
         arities.setdefault(name.replace('"', ""), set()).update(range(least, most + 1))
 
-    arities["sf.uuid_string"].add(1)  # it takes none or two, which least and most cannot say
+    arities["sf.uuid_string"].add(1)  # it takes none or two, which least and most cannot express
     wrong = []
     for function in FUNCTIONS.values():
         if function.target:

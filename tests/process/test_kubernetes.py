@@ -30,7 +30,7 @@ class NoWait(SystemClock):
 
 
 class Spawners:
-    """Spawners with two workers each, in a cluster whose pods do what the test says."""
+    """Spawners with two workers each, in a cluster whose pods have scripted states."""
 
     def __init__(self, cluster: Cluster, plane: ControlPlane, folder: Path) -> None:
         self.cluster, self.plane, self.folder = cluster, plane, folder
@@ -87,7 +87,7 @@ def test_the_role_has_the_verbs_that_were_used_and_no_others(spawners):
     assert set(spawners.cluster.calls) == granted
 
 
-def test_pods_that_wait_are_told_at_once_and_given_up_with_their_reason(spawners, caplog):
+def test_pending_pods_are_reported_at_once_and_given_up_with_their_reason(spawners, caplog):
     spawner = spawners.started(start_limit_s=3.0)
     no_node = condition("PodScheduled", "Unschedulable", "0/3 nodes are available", holds=False)
     spawners.cluster.say(0, pod_status("Pending", conditions=[no_node]))
@@ -190,7 +190,7 @@ def test_a_job_that_cannot_be_removed_is_named_with_the_command_that_does(spawne
     assert f"kubectl delete job {spawners.job().name} -n bench" in caplog.text
 
 
-def test_an_api_that_is_away_is_told_once_and_asked_again(spawners, caplog):
+def test_an_unreachable_api_is_reported_once_and_retried(spawners, caplog):
     caplog.set_level(logging.INFO)
     spawner = spawners.started()
     spawners.cluster.faults = [RequestFault(verb="list pods", status=None, count=3)]
@@ -222,7 +222,7 @@ def test_an_api_that_is_away_is_told_once_and_asked_again(spawners, caplog):
         (500, "etcd is away", 99, RunFailed, "could not be made: etcd is away", "later"),
     ],
 )
-def test_a_job_that_is_refused_says_why_and_leaves_nothing(spawners, status, message, count, kind, said, hint):
+def test_a_rejected_job_reports_its_reason_and_leaves_nothing(spawners, status, message, count, kind, said, hint):
     spawners.cluster.faults = [RequestFault(verb="create jobs", status=status, message=message, count=count)]
     spawner = spawners.spawner()
 

@@ -84,7 +84,7 @@ def key_with_a_term(plane: ControlPlane, *, over_since_s: float) -> str:
     return key
 
 
-def test_of_two_who_claim_a_run_at_the_same_instant_one_wins(plane):
+def test_of_two_simultaneous_claims_of_a_run_one_wins(plane):
     for key, winners in Racers(plane).run(ROUNDS, lambda: str(uuid.uuid4())):
         assert len(winners) == 1
         assert [lease[:2] for lease in plane.leases(key)] == [(1, winners[0].owner)]
@@ -95,7 +95,7 @@ def test_of_two_who_claim_a_run_at_the_same_instant_one_wins(plane):
 
 
 @pytest.mark.slow
-def test_of_two_who_take_over_at_the_same_instant_one_wins(plane):
+def test_of_two_simultaneous_takeovers_one_wins(plane):
     old_enough_s = TAKEOVER_MARGIN_S + 0.5
     for key, winners in Racers(plane).run(ROUNDS // 2, lambda: key_with_a_term(plane, over_since_s=old_enough_s)):
         assert len(winners) == 1
@@ -103,7 +103,7 @@ def test_of_two_who_take_over_at_the_same_instant_one_wins(plane):
 
 
 @pytest.mark.parametrize("over_since_s", [-5, 0, TAKEOVER_MARGIN_S - 6], ids=["lasts", "just over", "not long enough"])
-def test_nobody_takes_over_too_soon(plane, over_since_s):
+def test_no_takeover_before_the_margin(plane, over_since_s):
     for key, winners in Racers(plane).run(10, lambda: key_with_a_term(plane, over_since_s=over_since_s)):
         assert winners == []
         assert [lease[:2] for lease in plane.leases(key)] == [(4, "before")]
@@ -113,8 +113,8 @@ def test_nobody_takes_over_too_soon(plane, over_since_s):
 
 
 def hold(place: ControlPlaneLocation, environ: dict[str, str], run_id: str, pipe: Connection) -> None:
-    """A process that leads a run: it claims, keeps its term, and does in its name what it is asked to."""
-    clock, retries = SystemClock(), RetryPolicy(stop=threading.Event(), attempts=1)
+    """A process that leads a run: it claims and keeps its lease, and executes requests with it."""
+    clock, patient = SystemClock(), RetryPolicy(stop=threading.Event(), attempts=1)
     session = ControlSession(place, role="holder", environ=environ)
     begun_ns = clock.monotonic_ns()
     term = claim(session, retries, run_id, new_owner(), SHORT.ttl_s)
@@ -211,7 +211,7 @@ def holding(plane: ControlPlane) -> Iterator[Holder]:
         holder.process.join(PATIENCE_S)
 
 
-def test_a_holder_that_was_paused_past_its_term_does_nothing_any_more(plane):
+def test_a_holder_that_was_paused_beyond_its_lease_writes_nothing(plane):
     with holding(plane) as succeeded, holding(plane) as alone:
         assert succeeded.ask(RunStatus.PREPARED) == alone.ask(RunStatus.PREPARED) == IN_CHARGE
         for holder in (succeeded, alone):
@@ -224,7 +224,7 @@ def test_a_holder_that_was_paused_past_its_term_does_nothing_any_more(plane):
 
         for holder in (succeeded, alone):
             holder.signal(signal.SIGCONT)
-        # The second one in the time between the end of its term and the first claim of another.
+        # The second one between the expiry of the first lease and the first claim of another holder.
         assert succeeded.ask(RunStatus.STARTING) == alone.ask(RunStatus.STARTING) == POWERLESS
 
         assert (succeeded.written, alone.written) == before
@@ -243,7 +243,7 @@ def test_a_short_pause_costs_nothing(plane):
         assert holder.end() == 0
 
 
-def test_after_a_holder_was_killed_there_is_a_successor_when_its_term_is_old_enough(plane):
+def test_after_a_holder_was_killed_there_is_a_successor_once_the_margin_has_passed(plane):
     with holding(plane) as holder:
         wait_until(lambda: holder.ask(RunStatus.PREPARED) == IN_CHARGE, "the holder trusts its term")
         holder.signal(signal.SIGKILL)

@@ -1,5 +1,5 @@
-"""A run measures by one model of its warehouse from beginning to end, or it is INVALID: whatever becomes of the server,
-whoever changes the model. The server's own history says what was executed, and how."""
+"""A run measures with one model of its warehouse from beginning to end, or it is INVALID: also when the server is
+restarted, or another client changes the model. The history of the server contains what was executed, and how."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.embedded_server import EmbeddedServer, reachable_directory
-from tests.process.run_bench import MEASURES, Program, benched, history
+from tests.process.run_harness import MEASURES, Program, history, run_harness
 from tests.process.served import Server, serving
 from tests.processes import wait_until
 
@@ -66,8 +66,8 @@ def reasons(run: Program) -> str:
 
 @pytest.mark.slow
 def test_the_model_of_a_run_survives_a_server_that_is_killed_and_started_again(folder: Path) -> None:
-    with serving(folder / "data") as server, benched(server, folder / "home", embedded=MODEL) as bench:
-        run = bench.run(load=LOAD)
+    with serving(folder / "data") as server, run_harness(server, folder / "home", embedded=MODEL) as harness:
+        run = harness.run(load=LOAD)
         measured(server, run, 50)
         before = paused(server, run)
         with again(server, folder / "data") as successor:
@@ -89,10 +89,10 @@ def test_a_run_whose_server_came_back_with_another_data_directory_is_invalid(fol
     with (
         serving(folder / "control") as control,
         serving(folder / "data") as server,
-        benched(server, folder / "home", {"elsewhere": control}, embedded=MODEL) as bench,
+        run_harness(server, folder / "home", {"elsewhere": control}, embedded=MODEL) as harness,
     ):
-        assert bench.start("setup", "-c", "elsewhere").ended() == 0
-        run = bench.run(load=LOAD, control={"connection": "elsewhere"})
+        assert harness.start("setup", "-c", "elsewhere").ended() == 0
+        run = harness.run(load=LOAD, control={"connection": "elsewhere"})
         measured(server, run, 50)
         with again(server, folder / "other") as successor:
             wait_until(lambda: len(executed(successor, run)) >= 50, f"it goes on: {run.said}")
@@ -103,8 +103,8 @@ def test_a_run_whose_server_came_back_with_another_data_directory_is_invalid(fol
 
 def test_a_run_whose_warehouse_was_altered_is_invalid(server: EmbeddedServer, tmp_path: Path) -> None:
     """Without slots of its model the warehouse has those of its settings."""
-    with benched(server, tmp_path, embedded={"service_time": MODEL["service_time"]}) as bench:
-        run = bench.run(load=LOAD | {"duration": "5s"})
+    with run_harness(server, tmp_path, embedded={"service_time": MODEL["service_time"]}) as harness:
+        run = harness.run(load=LOAD | {"duration": "5s"})
         measured(server, run, 20)
         with server.connect() as connection:
             connection.cursor().execute(f"ALTER WAREHOUSE {warehouse(run)} SET MAX_CONCURRENCY_LEVEL = 2")
@@ -116,12 +116,12 @@ def test_a_run_whose_warehouse_was_altered_is_invalid(server: EmbeddedServer, tm
 
 @pytest.mark.slow
 def test_a_run_whose_model_was_deleted_is_invalid(server: EmbeddedServer, tmp_path: Path) -> None:
-    with benched(server, tmp_path, embedded=MODEL) as bench:
-        run = bench.run(load=LOAD | {"duration": "5s"})
+    with run_harness(server, tmp_path, embedded=MODEL) as harness:
+        run = harness.run(load=LOAD | {"duration": "5s"})
         measured(server, run, 50)
         body = {"name": warehouse(run), "pid": run.process.pid}
         server.ask("/__loadgen/warehouses", method="DELETE", body=body)
-        server.ask("/__loadgen/warehouses", method="POST", body=body | MODEL)  # as if nothing had happened
+        server.ask("/__loadgen/warehouses", method="POST", body=body | MODEL)  # undisturbed
 
         assert run.ended() == 5, run.said
 
@@ -130,10 +130,10 @@ def test_a_run_whose_model_was_deleted_is_invalid(server: EmbeddedServer, tmp_pa
 
 @pytest.mark.slow
 def test_a_run_that_is_refused_does_not_disturb_the_one_that_measures(server: EmbeddedServer, tmp_path: Path) -> None:
-    with benched(server, tmp_path, embedded=MODEL) as bench:
-        first = bench.run(load=LOAD | {"duration": "8s"}, target={"warehouse": "REFUSING_WH"})
+    with run_harness(server, tmp_path, embedded=MODEL) as harness:
+        first = harness.run(load=LOAD | {"duration": "8s"}, target={"warehouse": "REFUSING_WH"})
         measured(server, first, 20)
-        second = bench.run(
+        second = harness.run(
             "--share-warehouse", target={"warehouse": "REFUSING_WH"}, embedded={"slots": 3, "service_time": "1ms"}
         )
 

@@ -175,7 +175,7 @@ def test_a_printed_line_is_silent_and_ticks_one_at_a_time(cron, capsys):
     assert beside_another == (75, "")
 
 
-def test_a_night_that_fails_says_so_for_each_scenario(cron):
+def test_a_night_that_fails_reports_it_for_each_scenario(cron):
     cron.environ["NIGHTLY_DURATION"] = "soon"
 
     code, said = cron.run('"$LOADGEN_HOME/examples/nightly/night"')

@@ -1,4 +1,4 @@
-"""A verdict that was reached is told, and what was measured is kept: files that change or vanish under a run, full
+"""A verdict is reported and measurements are kept in every failure: files that change or vanish during a run, full
 disks, outputs that cannot be written."""
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import MEASURES, Bench, Program, benched, history
+from tests.process.run_harness import MEASURES, Program, RunHarness, history, run_harness
 from tests.processes import PROGRAM, reachable_directory
 
 SHORT = {"connections": 8, "warmup": "0s", "duration": "2s"}
 
 
 @pytest.fixture
-def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    with benched(server, tmp_path, embedded={"service_time": "200ms"}) as made:
+def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
+    with run_harness(server, tmp_path, embedded={"service_time": "200ms"}) as made:
         yield made
 
 
@@ -33,7 +33,7 @@ def run_folder(run: Program) -> Path:
 
 
 def check_verdict(run: Program) -> dict[str, Any]:
-    """The run passed, and said so."""
+    """The run passed, and reported it."""
     assert run.ended() == 0, run.said
     told: dict[str, Any] = run.printed
     assert (told["status"], told["verdict"], told["exit_code"]) == ("COMPLETED", "passed", 0), run.said
@@ -44,12 +44,12 @@ def check_verdict(run: Program) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_run_keeps_the_scenario_that_it_was_started_with(bench: Bench) -> None:
-    files = [bench.home / f"{number}.yaml" for number in (902, 903)]
-    texts = [bench.text(number, load=SHORT) for number in (902, 903)]
+def test_a_run_keeps_the_scenario_that_it_was_started_with(harness: RunHarness) -> None:
+    files = [harness.home / f"{number}.yaml" for number in (902, 903)]
+    texts = [harness.text(number, load=SHORT) for number in (902, 903)]
     for file, text in zip(files, texts, strict=True):
         file.write_text(text, "utf-8")
-    runs = [bench.start("run", file, "--format", "json") for file in files]
+    runs = [harness.start("run", file, "--format", "json") for file in files]
     for run in runs:
         run.wait_for("STARTING PREPARING")
     files[0].write_text("something: else\n", "utf-8")
@@ -61,13 +61,13 @@ def test_a_run_keeps_the_scenario_that_it_was_started_with(bench: Bench) -> None
 
 
 @pytest.mark.slow
-def test_a_scenario_may_come_from_a_pipe(bench: Bench) -> None:
+def test_a_scenario_may_come_from_a_pipe(harness: RunHarness) -> None:
     """As in `loadgen run <(make-scenario)`: it can be read once."""
-    pipe, text = bench.home / "pipe", bench.text(900, load=SHORT)
+    pipe, text = harness.home / "pipe", harness.text(900, load=SHORT)
     os.mkfifo(pipe)
     threading.Thread(target=lambda: pipe.write_text(text, "utf-8"), name="writer", daemon=True).start()
 
-    run = bench.start("run", pipe, "--format", "json")
+    run = harness.start("run", pipe, "--format", "json")
 
     check_verdict(run)
     assert (run_folder(run) / "scenario.yaml").read_text("utf-8") == text
@@ -77,9 +77,9 @@ def test_a_scenario_may_come_from_a_pipe(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_files_that_cannot_be_written_do_not_cost_the_verdict(bench: Bench) -> None:
+def test_files_that_cannot_be_written_do_not_cost_the_verdict(harness: RunHarness) -> None:
     unwritable = {"summary.json", "report.html", "intervals.csv"}
-    run = bench.run(load=SHORT)
+    run = harness.run(load=SHORT)
     run.wait_for("STARTING PREPARING")
     for name in unwritable:
         (run_folder(run) / f".{name}.tmp").mkdir()  # where it is written first
@@ -93,37 +93,37 @@ def test_files_that_cannot_be_written_do_not_cost_the_verdict(bench: Bench) -> N
 
 
 @pytest.mark.slow
-def test_nothing_more_can_be_written_once_a_run_measures(bench: Bench) -> None:
+def test_nothing_more_can_be_written_once_a_run_measures(harness: RunHarness) -> None:
     """Neither by the orchestrator nor by its workers; their query logs end, and the run goes on."""
-    run = bench.run(load={"connections": 8, "warmup": "0s", "duration": "5s"}, query_log={"mode": "all"})
+    run = harness.run(load={"connections": 8, "warmup": "0s", "duration": "5s"}, query_log={"mode": "all"})
     run.wait_for(MEASURES)
     for pid in (run.process.pid, *run.look()):
         _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, hard))
     # What it prints goes to a file as well, and cannot be written either: the exit code is all that is left.
     assert run.ended() == 0, run.said
-    assert bench.rows("SELECT VERDICT FROM RUN_STATUS WHERE RUN_ID = ?", run.run_id) == [("passed",)]
+    assert harness.rows("SELECT VERDICT FROM RUN_STATUS WHERE RUN_ID = ?", run.run_id) == [("passed",)]
     sql = "SELECT MESSAGE FROM TEST_LOGS WHERE RUN_ID = ? AND LEVEL = 'WARNING'"
     assert "the query log ends here, it cannot be written: File too large" in [
-        row[0] for row in bench.rows(sql, run.run_id)
+        row[0] for row in harness.rows(sql, run.run_id)
     ]
 
 
 @pytest.mark.slow
-def test_a_result_that_cannot_be_printed_is_still_the_exit_code(bench: Bench) -> None:
-    path = bench.home / "scenario.yaml"
-    path.write_text(bench.text(901, load=SHORT), "utf-8")
+def test_a_result_that_cannot_be_printed_is_still_the_exit_code(harness: RunHarness) -> None:
+    path = harness.home / "scenario.yaml"
+    path.write_text(harness.text(901, load=SHORT), "utf-8")
     with open("/dev/full", "wb") as full:
         ended = subprocess.run(
             [*PROGRAM, "run", str(path), "--format", "json"],
-            env=bench.environ,
-            cwd=bench.home,
+            env=harness.environ,
+            cwd=harness.home,
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
-    (file,) = bench.home.glob("runs/*/summary.json")
+    (file,) = harness.home.glob("runs/*/summary.json")
     summary = json.loads(file.read_text("utf-8"))
 
     assert (ended.returncode, summary["exit_code"], summary["verdict"]) == (0, 0, "passed"), ended.stderr
@@ -155,16 +155,16 @@ def fill(disk: Path) -> None:
             return
 
 
-def test_a_full_disk_under_the_runs_is_told_before_there_is_one(bench: Bench) -> None:
+def test_a_full_disk_under_the_runs_is_reported_before_the_start(harness: RunHarness) -> None:
     with small_disk("1m") as disk:
         fill(disk)
 
-        run = bench.run("--output-dir", disk / "runs")
+        run = harness.run("--output-dir", disk / "runs")
 
         assert run.ended() == 2, run.said
         assert f"cannot write {disk}/runs: No space left on device" in run.said
         assert "hint: The disk is full" in run.said
-    assert bench.rows("SELECT COUNT(*) FROM RUN_STATUS WHERE STATUS = 'PREPARED'") == [(0,)]
+    assert harness.rows("SELECT COUNT(*) FROM RUN_STATUS WHERE STATUS = 'PREPARED'") == [(0,)]
 
 
 @pytest.mark.slow
@@ -174,9 +174,9 @@ def test_a_full_disk_under_the_data_directory_is_named(tmp_path: Path) -> None:
     with (
         small_disk("200m") as disk,
         EmbeddedServer("--strict-hybrid", data_dir=disk / "data") as server,
-        benched(server, tmp_path) as bench,
+        run_harness(server, tmp_path) as harness,
     ):
-        run = bench.run(load={"workers": 2, "warmup": "0s", "duration": "5s"}, query_log={"mode": "all"})
+        run = harness.run(load={"workers": 2, "warmup": "0s", "duration": "5s"}, query_log={"mode": "all"})
         run.wait_for(MEASURES)
         fill(disk)
 
@@ -188,18 +188,18 @@ def test_a_full_disk_under_the_data_directory_is_named(tmp_path: Path) -> None:
             assert "hint: Free disk space" in run.said
         assert list(run_folder(run).glob(f"spool/{run.run_id}/worker-*/unsent.jsonl"))
         (disk / "fill").unlink()
-        upload(bench, run)
-        check_complete(bench, run)
+        upload(harness, run)
+        check_complete(harness, run)
 
 
 # --- what the control plane did not take -----------------------------------------------------------------------------
 
 
-def upload(bench: Bench, run: Program, name: str = "") -> list[dict[str, Any]]:
-    """By a user in the folder where he started the run."""
+def upload(harness: RunHarness, run: Program, name: str = "") -> list[dict[str, Any]]:
+    """By a user in the folder in which the run was started."""
     done = subprocess.run(
         [*PROGRAM, "upload", name or run.run_id, "-c", "embedded", "--format", "json"],
-        env=bench.environ,
+        env=harness.environ,
         cwd=run.folder,
         capture_output=True,
         text=True,
@@ -209,10 +209,10 @@ def upload(bench: Bench, run: Program, name: str = "") -> list[dict[str, Any]]:
     return uploaded
 
 
-def check_complete(bench: Bench, run: Program) -> None:
+def check_complete(harness: RunHarness, run: Program) -> None:
     """Every second, every log line and every statement of the measurement is in the tables, once."""
     sql = "SELECT {} FROM {} WHERE RUN_ID = ?"
-    ((windows, keys),) = bench.rows(
+    ((windows, keys),) = harness.rows(
         sql.format("COUNT(*), COUNT(DISTINCT WORKER_ID, WINDOW_ID)", "WINDOW_RESULTS"), run.run_id
     )
     assert windows == keys > 0
@@ -221,27 +221,27 @@ def check_complete(bench: Bench, run: Program) -> None:
         ("LOG_ID", "TEST_LOGS"),
         ("TEST_ID", "TEST_RESULTS"),
     ):
-        ((rows, ids),) = bench.rows(sql.format(f"COUNT(*), COUNT(DISTINCT {key})", table), run.run_id)
+        ((rows, ids),) = harness.rows(sql.format(f"COUNT(*), COUNT(DISTINCT {key})", table), run.run_id)
         assert rows == ids > 0, table
     ended = "SELECT COUNT(DISTINCT WORKER_ID) FROM TEST_LOGS WHERE RUN_ID = ? AND STARTSWITH(MESSAGE, 'ended')"
-    workers = bench.rows("SELECT COUNT(*) FROM TEST_RESULTS WHERE RUN_ID = ? AND WORKER_ID IS NOT NULL", run.run_id)
-    assert bench.rows(ended, run.run_id) == workers
-    executed = sum(history(bench.server, run.run_id).values())
+    workers = harness.rows("SELECT COUNT(*) FROM TEST_RESULTS WHERE RUN_ID = ? AND WORKER_ID IS NOT NULL", run.run_id)
+    assert harness.rows(ended, run.run_id) == workers
+    executed = sum(history(harness.server, run.run_id).values())
     counted = "SELECT COUNT(DISTINCT EXECUTION_ID) FROM QUERY_EXECUTIONS WHERE RUN_ID = ? AND PHASE = 'MEASUREMENT'"
-    assert bench.rows(counted, run.run_id) == [(executed,)]
+    assert harness.rows(counted, run.run_id) == [(executed,)]
 
 
-def test_rows_that_were_not_stored_are_told_in_the_summary_and_uploaded_later(bench: Bench) -> None:
+def test_rows_that_were_not_stored_are_reported_in_the_summary_and_uploaded_later(harness: RunHarness) -> None:
     """The tables that rows are appended to refuse them. Beats arrive: the verdict is made of all that was measured."""
-    run = bench.run(load={"connections": 8, "warmup": "0s", "duration": "3s"}, query_log={"mode": "all"})
+    run = harness.run(load={"connections": 8, "warmup": "0s", "duration": "3s"}, query_log={"mode": "all"})
     run.wait_for(MEASURES)
     tables = "WORKER_METRICS_SNAPSHOTS|TEST_LOGS|QUERY_EXECUTIONS|WINDOW_RESULTS"
-    bench.server.fault(match=f"INSERT INTO ({tables})", kind="error", errno=603, sqlstate="53100", message="no room")
+    harness.server.fault(match=f"INSERT INTO ({tables})", kind="error", errno=603, sqlstate="53100", message="no room")
 
     told = check_verdict(run)
-    bench.server.clear_faults()
+    harness.server.clear_faults()
 
-    executed = sum(history(bench.server, run.run_id).values())
+    executed = sum(history(harness.server, run.run_id).values())
     assert told["totals"]["succeeded"] == executed
     assert list(told["unstored"]) == ["worker-0"]
     assert sum(rows["execution"] for rows in told["unstored"].values()) == executed
@@ -250,43 +250,43 @@ def test_rows_that_were_not_stored_are_told_in_the_summary_and_uploaded_later(be
     assert f"`loadgen upload {run.run_id}`" in warning
     assert any("no room" in one for one in told["environment"]["warnings"])
     assert (run.folder / "runs" / run.run_id / "spool").exists()
-    uploaded = upload(bench, run, "latest")
+    uploaded = upload(harness, run, "latest")
     assert not (run.folder / "runs" / run.run_id / "spool").exists()
     assert {one["folder"].rpartition("-")[0]: one["rows"]["execution"] for one in uploaded} == {
         worker: rows["execution"] for worker, rows in told["unstored"].items()
     }
-    check_complete(bench, run)
+    check_complete(harness, run)
     assert "unstored" not in run.summary
     assert not any(one.startswith("not stored yet") for one in run.summary["environment"]["warnings"])
-    assert upload(bench, run) == []
+    assert upload(harness, run) == []
 
 
 @pytest.mark.slow
-def test_a_result_that_the_control_plane_does_not_take_is_told_and_uploaded_later(bench: Bench) -> None:
-    run = bench.run(load=SHORT)
+def test_a_result_that_the_control_plane_rejects_is_reported_and_uploaded_later(harness: RunHarness) -> None:
+    run = harness.run(load=SHORT)
     run.wait_for("STARTING PREPARING")
-    bench.server.fault(match="INSERT INTO TEST_RESULTS", kind="error", errno=603, sqlstate="53100", message="no room")
+    harness.server.fault(match="INSERT INTO TEST_RESULTS", kind="error", errno=603, sqlstate="53100", message="no room")
 
     told = check_verdict(run)
-    bench.server.clear_faults()
+    harness.server.clear_faults()
 
-    ended = bench.rows("SELECT STATUS, VERDICT FROM RUN_STATUS WHERE RUN_ID = ?", run.run_id)
+    ended = harness.rows("SELECT STATUS, VERDICT FROM RUN_STATUS WHERE RUN_ID = ?", run.run_id)
     assert ended == [("COMPLETED", told["verdict"])], "it has ended, whatever became of its result"
     assert {"orchestrator": {"result": 1}}.items() <= told["unstored"].items()
     assert "the control plane did not take the result" in run.said
-    assert [one["rows"]["result"] for one in upload(bench, run)] == [1, 1]
+    assert [one["rows"]["result"] for one in upload(harness, run)] == [1, 1]
 
 
 @pytest.mark.slow
-def test_a_query_log_is_uploaded_to_its_end(bench: Bench) -> None:
+def test_a_query_log_is_uploaded_to_its_end(harness: RunHarness) -> None:
     """However long that takes after the drain: each statement of the upload waits longer than the drain may take."""
-    run = bench.run(
+    run = harness.run(
         load={"connections": 8, "warmup": "0s", "duration": "4s"}, query_log={"mode": "all"}, timing={"drain": "500ms"}
     )
     run.wait_for(MEASURES)
-    bench.server.fault(match="INSERT INTO QUERY_EXECUTIONS", kind="latency", ms=4_000)
+    harness.server.fault(match="INSERT INTO QUERY_EXECUTIONS", kind="latency", ms=4_000)
 
     told = check_verdict(run)
 
     assert "unstored" not in told
-    check_complete(bench, run)
+    check_complete(harness, run)

@@ -110,7 +110,7 @@ def test_a_webhook_gets_the_verdict_and_a_ping_gets_a_get(receiver: Receiver, tm
     assert b"SQL" not in body
 
 
-def test_what_fails_is_a_warning_that_keeps_the_address_to_itself(receiver: Receiver) -> None:
+def test_a_failed_notification_is_a_warning_that_does_not_reveal_the_address(receiver: Receiver) -> None:
     said: list[str] = []
     receiver.status = 500
     closed = "http://127.0.0.1:9/hook/s3cr3t-path"
@@ -141,7 +141,7 @@ def test_no_redirection_to_another_host_is_followed(receiver: Receiver) -> None:
     assert said == ["notify.0: the answer was 302 and leads to another host"]
 
 
-def test_a_run_that_came_to_nothing_is_told_too(receiver: Receiver) -> None:
+def test_a_run_without_a_result_is_notified_too(receiver: Receiver) -> None:
     scenario = scenario_with('[{webhook: "${HOOK}"}]', {"HOOK": receiver.url})
 
     with pytest.raises(ConnectFailed), notify_when_done(scenario, pytest.fail):
@@ -156,7 +156,7 @@ def test_a_run_that_came_to_nothing_is_told_too(receiver: Receiver) -> None:
     ("exit_code", "what"),
     [(0, None), (75, None), (130, None), (4, "failed"), (10, "failed"), (5, "invalid"), (11, "regression")],
 )
-def test_exit_codes_say_what_is_notable(exit_code: int, what: str | None) -> None:
+def test_exit_codes_decide_which_notifications_are_sent(exit_code: int, what: str | None) -> None:
     assert notification_reasons(exit_code) == {NotifyEvent.ALWAYS, *([NotifyEvent(what)] if what else [])}
 
 

@@ -1,5 +1,5 @@
-"""Whatever ends an orchestrator: a signal leaves a result, a death leaves nothing that others would be measured beside,
-and what is said about it is true."""
+"""Ends of an orchestrator: after a signal there is a result; after a kill nothing is left that would disturb the next
+measurement, and the reported reason is true."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from orchestrator.service import OrchestratorService
 from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import MEASURES, Bench, Program, benched, history
+from tests.process.run_harness import MEASURES, Program, RunHarness, history, run_harness
 from tests.processes import PROGRAM, alive, wait_until
 
 SLOW = {"statements": [{"name": "slow", "sql": "SELECT SYSTEM$WAIT(100)"}]}
@@ -32,8 +32,8 @@ SHORT = {"connections": 8, "warmup": "0s", "duration": "1s"}
 
 
 @pytest.fixture
-def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    with benched(server, tmp_path, embedded={"service_time": "200ms"}) as made:
+def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
+    with run_harness(server, tmp_path, embedded={"service_time": "200ms"}) as made:
         yield made
 
 
@@ -49,10 +49,10 @@ def worker_of(run: Program) -> psutil.Process:
 
 @pytest.mark.slow  # test_run.py interrupts a run
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
-def test_a_closed_terminal_and_a_quit_leave_a_result(bench: Bench, number: signal.Signals) -> None:
-    run = bench.run()
+def test_a_closed_terminal_and_a_quit_leave_a_result(harness: RunHarness, number: signal.Signals) -> None:
+    run = harness.run()
     run.wait_for(MEASURES)
-    wait_until(lambda: history(bench.server, run.run_id)[None] > 5, "it has measured something")
+    wait_until(lambda: history(harness.server, run.run_id)[None] > 5, "it has measured something")
 
     run.send(number)
 
@@ -60,24 +60,24 @@ def test_a_closed_terminal_and_a_quit_leave_a_result(bench: Bench, number: signa
     run.wait_alone()
     summary = run.summary
     assert (summary["status"], summary["verdict"], summary["exit_code"]) == ("CANCELLED", "cancelled", 128 + number)
-    assert summary["totals"]["succeeded"] == history(bench.server, run.run_id)[None]
-    assert bench.state(run.run_id)[0] == "CANCELLED"
+    assert summary["totals"]["succeeded"] == history(harness.server, run.run_id)[None]
+    assert harness.state(run.run_id)[0] == "CANCELLED"
 
 
 @pytest.mark.slow
-def test_a_terminal_that_is_closed_with_everything_in_it_leaves_a_result(bench: Bench) -> None:
+def test_a_terminal_that_is_closed_with_everything_in_it_leaves_a_result(harness: RunHarness) -> None:
     """The live view was drawn there, and the result would be printed there."""
-    path = bench.home / "scenario.yaml"
-    path.write_text(bench.text(950), "utf-8")
+    path = harness.home / "scenario.yaml"
+    path.write_text(harness.text(950), "utf-8")
     pid, master = pty.fork()
     if pid == 0:  # the child: its terminal is the one that the test closes
-        os.chdir(bench.home)
-        os.execve(PROGRAM[0], [*PROGRAM, "run", str(path)], {**bench.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8"})
+        os.chdir(harness.home)
+        os.execve(PROGRAM[0], [*PROGRAM, "run", str(path)], {**harness.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8"})
 
     def measures() -> bool:
         while select.select([master], [], [], 0)[0]:  # or it could not draw
             os.read(master, 65_536)
-        return any(history(bench.server, folder.name)[None] > 5 for folder in bench.home.glob("runs/*"))
+        return any(history(harness.server, folder.name)[None] > 5 for folder in harness.home.glob("runs/*"))
 
     try:
         wait_until(measures, "it measures")
@@ -86,18 +86,18 @@ def test_a_terminal_that_is_closed_with_everything_in_it_leaves_a_result(bench: 
     _, status = os.waitpid(pid, 0)
 
     assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
-    (file,) = bench.home.glob("runs/*/summary.json")
+    (file,) = harness.home.glob("runs/*/summary.json")
     summary = json.loads(file.read_text("utf-8"))
     assert (summary["verdict"], summary["exit_code"]) == ("cancelled", 129)
     assert (file.parent / "report.html").exists()
 
 
 @pytest.mark.slow
-def test_a_hang_up_that_is_ignored_stays_ignored(bench: Bench) -> None:
+def test_a_hang_up_that_is_ignored_stays_ignored(harness: RunHarness) -> None:
     """As after `nohup`, which a program inherits."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        run = bench.run(load={"connections": 8, "warmup": "0s", "duration": "2s"})
+        run = harness.run(load={"connections": 8, "warmup": "0s", "duration": "2s"})
     finally:
         signal.signal(signal.SIGHUP, before)
     run.wait_for(MEASURES)
@@ -108,8 +108,8 @@ def test_a_hang_up_that_is_ignored_stays_ignored(bench: Bench) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_ended_at_once_does_not_keep_its_warehouse(bench: Bench) -> None:
-    run = bench.run(workload=SLOW, **on("ENDED_WH", statement_timeout="2m"))
+def test_a_run_that_was_ended_at_once_does_not_keep_its_warehouse(harness: RunHarness) -> None:
+    run = harness.run(workload=SLOW, **on("ENDED_WH", statement_timeout="2m"))
     run.wait_for(MEASURES)
     for heard in ("again to cancel them", "cancelling", "ended at once"):
         run.send(signal.SIGINT)
@@ -117,26 +117,26 @@ def test_a_run_that_was_ended_at_once_does_not_keep_its_warehouse(bench: Bench) 
     assert run.ended() == 130
     run.wait_alone()
     living = "SELECT COUNT(*) FROM RUN_LEASES WHERE RUN_ID = 'warehouse:EMBEDDED/ENDED_WH' AND EXPIRES_AT > SYSDATE()"
-    held = bench.rows(living)
+    held = harness.rows(living)
 
-    after = bench.run(load=SHORT, **on("ENDED_WH"))
+    after = harness.run(load=SHORT, **on("ENDED_WH"))
 
     assert after.ended() == 0, after.said
     assert held == [(1,)] or "ended at once" not in run.said
 
 
 @pytest.mark.slow
-def test_the_workers_of_a_dead_orchestrator_are_not_measured_beside(bench: Bench) -> None:
+def test_no_run_is_measured_while_workers_of_a_dead_orchestrator_are_alive(harness: RunHarness) -> None:
     """Their statements are long, and they wait for them."""
-    run = bench.run(workload=SLOW, timing={"drain_interrupt": "60s"}, **on("KILLED_WH", statement_timeout="2m"))
+    run = harness.run(workload=SLOW, timing={"drain_interrupt": "60s"}, **on("KILLED_WH", statement_timeout="2m"))
     run.wait_for(MEASURES)
     worker = worker_of(run)
     run.kill()
 
-    refused = bench.run(load=SHORT, **on("KILLED_WH"))
+    refused = harness.run(load=SHORT, **on("KILLED_WH"))
     assert refused.ended() == 75, refused.said
     assert f"run {run.run_id} is not led any more, and its workers still work there: worker-0" in refused.said
-    waiting = bench.run("--wait", load=SHORT, **on("KILLED_WH"))
+    waiting = harness.run("--wait", load=SHORT, **on("KILLED_WH"))
     waiting.wait_for(f"waiting: run {run.run_id} is not led any more")
     worker.terminate()  # once more: it does not wait for its statements
 
@@ -145,11 +145,11 @@ def test_the_workers_of_a_dead_orchestrator_are_not_measured_beside(bench: Bench
 
 
 @pytest.mark.slow
-def test_the_run_of_a_dead_orchestrator_is_ended_without_waiting_for_its_lease(bench: Bench) -> None:
-    """Its workers were killed with it: none of them could say that it ended. Its last statements have time to end."""
-    run = bench.run(timing={"lease_ttl": "10m"})
+def test_the_run_of_a_dead_orchestrator_is_ended_without_waiting_for_its_lease(harness: RunHarness) -> None:
+    """Its workers were killed with it, without a last heartbeat. Its last statements have time to end."""
+    run = harness.run(timing={"lease_ttl": "10m"})
     run.wait_for(MEASURES)
-    living = bench.recover(run.run_id)
+    living = harness.recover(run.run_id)
     assert living.ended() == 75
     assert f"it is led by process {run.process.pid} on " in living.said
     worker = worker_of(run)
@@ -157,35 +157,36 @@ def test_the_run_of_a_dead_orchestrator_is_ended_without_waiting_for_its_lease(b
     worker.kill()
     run.kill()
     run.wait_alone()
-    since_ms = bench.server.ask("/__loadgen/stats")["now_ms"]
+    since_ms = harness.server.ask("/__loadgen/stats")["now_ms"]
 
-    recovery = bench.recover(run.run_id)
+    recovery = harness.recover(run.run_id)
 
     assert recovery.ended() == 0, recovery.said
     assert f"waiting for run {run.run_id}: process {run.process.pid} on " in recovery.said
     assert [(one["run_id"], one["status"]) for one in recovery.printed["recovered"]] == [(run.run_id, "FAILED")]
-    assert bench.state(run.run_id)[0] == "FAILED"
-    expired_ms, claimed_ms = lease_changes(bench, since_ms)
+    assert harness.state(run.run_id)[0] == "FAILED"
+    expired_ms, claimed_ms = lease_changes(harness, since_ms)
     assert claimed_ms - expired_ms >= TAKEOVER_MARGIN_S * 1000
 
 
-def lease_changes(bench: Bench, since_ms: float) -> tuple[float, float]:
-    """When the lease of the dead was ended, and when its successor got his, by the server's clock."""
-    texts = [(line["sql_text"], line) for line in bench.server.history(since_ms=since_ms)]
+def lease_changes(harness: RunHarness, since_ms: float) -> tuple[float, float]:
+    """When the lease of the dead orchestrator was ended, and when its successor got its lease, by the server's
+    clock."""
+    texts = [(line["sql_text"], line) for line in harness.server.history(since_ms=since_ms)]
     expired = next(line for text, line in texts if text.startswith("UPDATE RUN_LEASES SET EXPIRES_AT = SYSDATE()"))
     claimed = next(line for text, line in texts if text.startswith("INSERT INTO RUN_LEASES"))
     return expired["end_ms"], claimed["start_ms"]
 
 
 @pytest.mark.slow
-def test_workers_that_outlive_their_orchestrator_for_a_while_are_waited_for(bench: Bench) -> None:
+def test_workers_that_outlive_their_orchestrator_for_a_while_are_waited_for(harness: RunHarness) -> None:
     """They are not led on: they end because it has ended."""
-    run = bench.run(workload=SLOW, timing={"drain_interrupt": "60s"}, **on("DRAINING_WH", statement_timeout="2m"))
+    run = harness.run(workload=SLOW, timing={"drain_interrupt": "60s"}, **on("DRAINING_WH", statement_timeout="2m"))
     run.wait_for(MEASURES)
     worker = worker_of(run)
     run.kill()
 
-    recovery = bench.recover(run.run_id)
+    recovery = harness.recover(run.run_id)
     recovery.wait_for(f"waiting for run {run.run_id}: ")
     worker.terminate()  # once more: it does not wait for its statements
 
@@ -194,55 +195,55 @@ def test_workers_that_outlive_their_orchestrator_for_a_while_are_waited_for(benc
     assert recovery.printed["led_on"] == []
 
 
-def test_the_next_run_ends_the_run_of_a_dead_orchestrator(bench: Bench) -> None:
-    run = bench.run(**on("NEXT_WH"))
+def test_the_next_run_ends_the_run_of_a_dead_orchestrator(harness: RunHarness) -> None:
+    run = harness.run(**on("NEXT_WH"))
     run.wait_for(MEASURES)
     run.kill()
     run.wait_alone()
-    bench.expire(run.run_id)
+    harness.expire(run.run_id)
 
-    after = bench.run(**on("NEXT_WH"))
+    after = harness.run(**on("NEXT_WH"))
 
     after.wait_for(MEASURES)
     after.send(signal.SIGINT)
     assert after.ended() == 130, after.said
-    assert bench.state(run.run_id)[0] == "FAILED"
+    assert harness.state(run.run_id)[0] == "FAILED"
 
 
 @pytest.mark.slow
-def test_a_run_of_a_dead_orchestrator_that_is_stopped_is_not_said_to_be_led(bench: Bench) -> None:
-    run = bench.run(**on("STOPPED_WH"))
+def test_a_stopped_run_of_a_dead_orchestrator_is_not_reported_as_led(harness: RunHarness) -> None:
+    run = harness.run(**on("STOPPED_WH"))
     run.wait_for(MEASURES)
     run.kill()
     run.wait_alone()
 
-    stopped = bench.start("stop", run.run_id, "-c", "embedded")
+    stopped = harness.start("stop", run.run_id, "-c", "embedded")
 
     assert stopped.ended() == 0, stopped.said
     assert (
         "no process leads it: its workers will end without one; then `loadgen runs recover` ends the run" in stopped.out
     )
-    recovery = bench.recover(run.run_id)
+    recovery = harness.recover(run.run_id)
     assert recovery.ended() == 0, recovery.said
-    assert bench.state(run.run_id)[0] == "FAILED"
+    assert harness.state(run.run_id)[0] == "FAILED"
 
 
 @pytest.mark.slow
-def test_workers_elsewhere_whose_orchestrator_died_are_not_measured_beside(bench: Bench) -> None:
+def test_workers_elsewhere_whose_orchestrator_died_are_not_measured_beside(harness: RunHarness) -> None:
     """They were started by people, and work on for a while."""
-    run = bench.run(spawner={"kind": "external"}, timing={"registration": "60s"}, **on("EXTERNAL_WH"))
+    run = harness.run(spawner={"kind": "external"}, timing={"registration": "60s"}, **on("EXTERNAL_WH"))
     run.wait_for("loadgen worker")
     line = next(line for line in run.said.splitlines() if " loadgen worker " in line)
-    worker = bench.worker(line)
+    worker = harness.worker(line)
     run.wait_for(MEASURES)
     run.kill()
-    bench.expire(run.run_id)  # that of the warehouse, too
+    harness.expire(run.run_id)  # that of the warehouse, too
 
-    refused = bench.run(load=SHORT, **on("EXTERNAL_WH"))
+    refused = harness.run(load=SHORT, **on("EXTERNAL_WH"))
 
     assert refused.ended() == 75, refused.said
     assert f"run {run.run_id} is not led any more, and its workers still work there: worker-0" in refused.said
-    shared = bench.run("--share-warehouse", load=SHORT, **on("EXTERNAL_WH"))
+    shared = harness.run("--share-warehouse", load=SHORT, **on("EXTERNAL_WH"))
     assert shared.ended() == 0, shared.said
     worker.process.kill()
 

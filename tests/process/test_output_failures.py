@@ -1,5 +1,5 @@
-"""Output that cannot be written: a full disk is told and has exit code 4, a reader that left is no error, and neither
-costs a finished run its verdict or its files."""
+"""Output that cannot be written: a full disk is reported and has exit code 4, a closed pipe is no error, and a finished
+run keeps its verdict and its files in both cases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from orchestrator.run_folder import write_run_files
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import MEASURES, benched, scenario
+from tests.process.run_harness import MEASURES, run_harness, scenario
 from tests.process.stored_runs import Store
 from tests.processes import PATIENCE_S, PROGRAM, ROOT
 
@@ -68,19 +68,19 @@ OTHERS = [
 @pytest.mark.parametrize(
     "words", [*ENOUGH, *(pytest.param(words, marks=pytest.mark.slow) for words in OTHERS)], ids=" ".join
 )
-def test_a_full_disk_is_told_and_a_reader_that_left_is_not(full, no_reader, words, tmp_path):
+def test_a_full_disk_is_reported_and_a_closed_pipe_is_not(full, no_reader, words, tmp_path):
     assert printed_to(full, *words, environ={}, folder=tmp_path) == (4, TOLD)
     assert printed_to(no_reader, *words, environ={}, folder=tmp_path) == (141, "")
 
 
-def test_files_are_written_though_that_cannot_be_told(full, tmp_path):
+def test_files_are_written_though_it_cannot_be_printed(full, tmp_path):
     code, said = printed_to(full, "init", "made", environ={}, folder=tmp_path)
 
     assert (code, said) == (4, TOLD)
     assert sorted(path.name for path in (tmp_path / "made").iterdir()) == ["scenario.schema.json", "scenario.yaml"]
 
 
-def test_what_stderr_does_not_take_fails_no_command(full, tmp_path):
+def test_a_closed_stderr_fails_no_command(full, tmp_path):
     given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
 
     done = subprocess.run(
@@ -91,7 +91,7 @@ def test_what_stderr_does_not_take_fails_no_command(full, tmp_path):
 
 
 @pytest.mark.slow
-def test_reading_commands_tell_of_a_full_disk_and_keep_their_verdict(
+def test_reading_commands_report_a_full_disk_and_keep_their_verdict(
     plane: ControlPlane, capsys: pytest.CaptureFixture[str], full, no_reader, tmp_path
 ):
     store = Store(plane, capsys)
@@ -142,11 +142,11 @@ def test_a_run_whose_result_cannot_be_printed_has_its_files_and_its_verdict(
 @pytest.mark.slow
 def test_reports_without_room_leave_nothing_behind_and_are_named_last(server: EmbeddedServer, tmp_path):
     """The room is a limit on the size of files, set while the run measures: small files fit, the page does not."""
-    with benched(server, tmp_path / "bench", embedded={"service_time": "200ms"}) as bench:
+    with run_harness(server, tmp_path / "bench", embedded={"service_time": "200ms"}) as harness:
         path = tmp_path / "scenario.yaml"
-        path.write_text(bench.text(9_101, load={"connections": 8, "warmup": "0s", "duration": "3s"}), "utf-8")
-        bench.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # Python would leave parts of modules that are imported later
-        run = bench.start("run", path)
+        path.write_text(harness.text(9_101, load={"connections": 8, "warmup": "0s", "duration": "3s"}), "utf-8")
+        harness.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # Python would leave parts of modules that are imported later
+        run = harness.start("run", path)
         run.wait_for(MEASURES)
         psutil.Process(run.process.pid).rlimit(psutil.RLIMIT_FSIZE, (20_000, 20_000))
         code = run.ended()

@@ -1,4 +1,4 @@
-"""What people and programs see of a run: foreign text stays text in every output, and all outputs say the same."""
+"""What users and programs see of a run: foreign text stays text in every output, and all outputs agree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from loadgen.cli.main import main
 from loadgen.report.exports import FILES
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import TIMING, scenario
+from tests.process.run_harness import TIMING, scenario
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, wait_until
 
 NAMES = ("</script><b>x", "=1+2|`x` [/dim] 🐍", "big")
@@ -41,7 +41,7 @@ def write_scenario(folder: Path, number: int) -> Path:
         workload={"statements": statements},
         load={"connections": 4, "duration": "8s"},
         thresholds=[f"{NAMES[0]}.p50 < 1ms", "error_rate < 100%"],
-        timing=TIMING | {"tick": "200ms"},  # what a worker says at its end is read before its process is gone
+        timing=TIMING | {"tick": "200ms"},  # the last lines of a worker are read before its process is removed
     )
     path = folder / "scenario.yaml"
     path.write_text(json.dumps(made), "utf-8")
@@ -54,7 +54,7 @@ def environ(server: EmbeddedServer, **more: str) -> dict[str, str]:
 
 
 def on_a_terminal(server: EmbeddedServer, folder: Path) -> tuple[int, str, str]:
-    """A run whose statements fail from the warm-up on: exit code, stdout, and all that the terminal was sent."""
+    """A run whose statements fail from the warm-up on: exit code, stdout, and all output of the terminal."""
     master, slave = pty.openpty()
     seen: list[bytes] = []
 
@@ -62,7 +62,7 @@ def on_a_terminal(server: EmbeddedServer, folder: Path) -> tuple[int, str, str]:
         try:
             while part := os.read(master, 65_536):
                 seen.append(part)
-        except OSError:  # nobody has it open any more
+        except OSError:  # no process has it open any more
             return
 
     words = [*PROGRAM, "run", str(write_scenario(folder, 9_001)), "--format", "json"]
@@ -87,7 +87,7 @@ def on_a_terminal(server: EmbeddedServer, folder: Path) -> tuple[int, str, str]:
     return process.returncode, printed.decode(), b"".join(seen).decode()
 
 
-def test_foreign_text_is_harmless_and_all_outputs_say_the_same(
+def test_foreign_text_is_harmless_and_all_outputs_agree(
     server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code, printed, screen = on_a_terminal(server, tmp_path)
@@ -145,7 +145,7 @@ def check_files(folder: Path, summary: dict[str, Any]) -> None:
         assert sum(int(row[count]) for row in rows if row["phase"] == "MEASUREMENT") == totals[count]
 
 
-def test_a_failure_under_cron_is_told_in_lines(
+def test_a_failure_under_cron_is_printed_in_lines(
     server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     server.fault(match=r"WAIT\(200,", kind="error", errno=100051, message=MESSAGE)

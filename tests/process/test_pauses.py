@@ -9,32 +9,32 @@ from pathlib import Path
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import MEASURES, Bench, benched, history
+from tests.process.run_harness import MEASURES, RunHarness, history, run_harness
 from tests.processes import wait_until
 
 LONG = {"statements": [{"name": "long", "sql": "SELECT SYSTEM$WAIT(2)"}]}
 
 
 @pytest.fixture
-def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    with benched(server, tmp_path, embedded={"slots": 16, "service_time": "100ms"}) as made:
+def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
+    with run_harness(server, tmp_path, embedded={"slots": 16, "service_time": "100ms"}) as made:
         yield made
 
 
 @pytest.mark.parametrize("stored", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_a_worker_that_was_paused_is_not_taken_for_a_slow_server(bench: Bench, stored: bool) -> None:
-    """Where its results cannot be stored, its last heartbeat must tell of the pause."""
-    run = bench.run(load={"warmup": "0s", "duration": "8s"})
+def test_a_worker_that_was_paused_is_not_taken_for_a_slow_server(harness: RunHarness, stored: bool) -> None:
+    """Its results cannot be stored, so its last heartbeat must contain the pause."""
+    run = harness.run(load={"warmup": "0s", "duration": "8s"})
     run.wait_for(MEASURES)
     if not stored:
-        bench.server.fault(
+        harness.server.fault(
             match="INSERT INTO WINDOW_RESULTS", kind="error", errno=603, sqlstate="53100", message="full"
         )
-    wait_until(lambda: history(bench.server, run.run_id)[None] > 4, "it has measured something")
+    wait_until(lambda: history(harness.server, run.run_id)[None] > 4, "it has measured something")
     worker = run.worker("worker-0")
     worker.suspend()
     sql = "SELECT COUNT(*) FROM WORKER_HEARTBEATS WHERE RUN_ID = ? AND LAST_HEARTBEAT < DATEADD(second, -2, SYSDATE())"
-    wait_until(lambda: bench.rows(sql, run.run_id) == [(1,)], "it has been silent for two seconds")
+    wait_until(lambda: harness.rows(sql, run.run_id) == [(1,)], "it has been silent for two seconds")
     worker.resume()
 
     assert run.ended() == 5, run.said
@@ -49,8 +49,8 @@ def test_a_worker_that_was_paused_is_not_taken_for_a_slow_server(bench: Bench, s
 
 
 @pytest.mark.slow
-def test_many_short_pauses_of_a_worker_are_seen_beside_long_statements(bench: Bench) -> None:
-    run = bench.run(workload=LONG, load={"warmup": "0s", "duration": "8s", "connections": 16})
+def test_many_short_pauses_of_a_worker_are_seen_beside_long_statements(harness: RunHarness) -> None:
+    run = harness.run(workload=LONG, load={"warmup": "0s", "duration": "8s", "connections": 16})
     run.wait_for(MEASURES)
     worker = run.worker("worker-0")
     while "ending:" not in run.said:

@@ -43,7 +43,7 @@ async def main():
 
 asyncio.run(main())
 """
-LOST = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)  # what a connection says that is no more
+LOST = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)  # the error of a connection that was closed
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_open_connections_do_not_keep_it_from_stopping(initialised):
     in_postgres(initialised, test)
 
 
-def test_one_that_does_not_react_is_stopped_by_force(initialised, monkeypatch):
+def test_an_unresponsive_server_is_stopped_by_force(initialised, monkeypatch):
     monkeypatch.setattr(module, "STOPS", ((signal.SIGINT, 0.1), (signal.SIGQUIT, 0.1), (signal.SIGKILL, 5.0)))
 
     async def test(postgres: PostgresServer) -> None:
@@ -303,7 +303,7 @@ def test_stale_files_that_name_a_living_stranger_are_no_obstacle(initialised):
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 
 
-def test_a_failed_start_says_what_postgresql_said(initialised):
+def test_a_failed_start_shows_the_error_of_postgresql(initialised):
     settings = initialised / "postgres" / "postgresql.auto.conf"
     before = settings.read_bytes()
     settings.write_text("no_such_setting = 1\n")

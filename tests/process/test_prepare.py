@@ -154,7 +154,7 @@ def test_a_killed_preparation_goes_on_where_it_was(server, cursor, scenario):
     done = prepare(server, scenario)
 
     assert done.returncode == 0, done.stderr
-    # Its last statement may have been on its way, and have come to the server after it was gone.
+    # Its last statement may have been on the network, and have reached the server after the process had ended.
     added = re.search(rf"resumed, ([0-9,]+) of {ROWS:,} rows added", done.stdout)
     assert added is not None, done.stdout
     assert 0 < int(added[1].replace(",", "")) <= ROWS - killed_at
@@ -164,7 +164,7 @@ def test_a_killed_preparation_goes_on_where_it_was(server, cursor, scenario):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
 )
-def test_a_signal_ends_it_after_the_statement_and_says_how_to_go_on(server, cursor, scenario, number, code):
+def test_a_signal_ends_it_after_the_statement_with_a_hint_to_continue(server, cursor, scenario, number, code):
     slowly(server, ms=500)
     with preparing(server, scenario) as process:
         wait_until(lambda: rows_there(cursor) > 0, "the first rows")
@@ -250,7 +250,7 @@ def take_terminal() -> None:
 
 
 def read_some(descriptor: int) -> bytes:
-    """What the terminal shows next; empty when its last user has gone."""
+    """The next output of the terminal; empty when its last process has ended."""
     assert select.select([descriptor], [], [], PATIENCE_S)[0], "the terminal shows nothing"
     try:
         return os.read(descriptor, 65_536)
@@ -275,7 +275,7 @@ def test_colours_and_cursor_movements_stay_away_from_a_dumb_terminal(server, cur
     assert b"rows" in shown
 
 
-def test_quiet_says_nothing_but_the_result(server, cursor, scenario):
+def test_quiet_prints_only_the_result(server, cursor, scenario):
     done = prepare(server, scenario, "--quiet", "--set", "prepare.tables.0.rows=10")
 
     assert done.returncode == 0

@@ -14,8 +14,8 @@ from loadgen.cli.main import main
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.process.pool_bench import PoolBench, wait_for
-from tests.process.run_bench import TIMING
+from tests.process.pool_harness import PoolHarness, wait_for
+from tests.process.run_harness import TIMING
 from tests.processes import ROOT
 
 QUICKSTART = (ROOT / "examples" / "quickstart.yaml").read_text("utf-8")
@@ -31,10 +31,10 @@ OTHER: dict[str, Any] = {
 
 
 @pytest.fixture
-def bench(server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PoolBench]:
+def harness(server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PoolHarness]:
     monkeypatch.setenv(EMBEDDED_ADDRESS, server.address)
     plane = ControlPlane(server)
-    made = PoolBench(plane, tmp_path)
+    made = PoolHarness(plane, tmp_path)
     try:
         yield made
     finally:
@@ -42,10 +42,10 @@ def bench(server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         plane.close()
 
 
-def queued(bench: PoolBench, name: str, text: str) -> None:
+def queued(harness: PoolHarness, name: str, text: str) -> None:
     """`queue add` of a scenario, with the tables of this test."""
-    file = bench.folder / f"{name}.yaml"
-    place = bench.plane.place.database
+    file = harness.folder / f"{name}.yaml"
+    place = harness.plane.place.database
     file.write_text(f"{text}\ncontrol: {{database: {place}}}\ntiming: {json.dumps(TIMING)}\n", "utf-8")
     assert main(["queue", "add", str(file), "--database", place, "-c", "embedded", "--priority", "5"]) == 0
 
@@ -56,22 +56,22 @@ def executions_ms(server: EmbeddedServer, run_id: str) -> list[float]:
     return [line["execution_ms"] for line in lines if json.loads(line["query_tag"])["phase"] == "MEASUREMENT"]
 
 
-@pytest.mark.slow  # pools have tests of their own; this is the recipe of the documents
-def test_what_is_queued_runs_on_the_pool_s_server_whatever_it_asks_for(bench, server):
+@pytest.mark.slow  # other tests cover pools; this is the recipe of the documents
+def test_queued_runs_use_the_server_of_the_pool_whatever_they_request(harness, server):
     short = QUICKSTART.replace("warmup: 3s, duration: 20s", "warmup: 500ms, duration: 4s")
     assert short != QUICKSTART
-    queued(bench, "quickstart", short)
-    queued(bench, "other", "\n".join(f"{key}: {json.dumps(value)}" for key, value in OTHER.items()))
+    queued(harness, "quickstart", short)
+    queued(harness, "other", "\n".join(f"{key}: {json.dumps(value)}" for key, value in OTHER.items()))
 
-    bench.start("--min=2", "--max=2", stand_in=False, lease_s=60.0)
-    wait_for(lambda: all(row.status.is_terminal for row in bench.rows()), "both have ended", bench)
+    harness.start("--min=2", "--max=2", fake_program=False, lease_s=60.0)
+    wait_for(lambda: all(row.status.is_terminal for row in harness.rows()), "both have ended", harness)
 
-    rows = {row.name: row for row in bench.rows()}
+    rows = {row.name: row for row in harness.rows()}
     assert {name: (row.status.value, row.attempts) for name, row in rows.items()} == {
         "quickstart": ("COMPLETED", 1),
         "other": ("COMPLETED", 1),
-    }, bench.log()
-    assert {name: row.exit_code for name, row in rows.items()} == {"quickstart": 0, "other": 0}, bench.log()
+    }, harness.log()
+    assert {name: row.exit_code for name, row in rows.items()} == {"quickstart": 0, "other": 0}, harness.log()
     quick, slow = (executions_ms(server, str(rows[name].run_id)) for name in ("quickstart", "other"))
     assert min(slow) >= 400 > statistics.median(quick) > 100
     found = server.ask("/__loadgen/stats")["warehouses"]

@@ -127,7 +127,7 @@ def test_a_command_in_a_document_exists_with_its_options(text: str):
 
 
 @pytest.mark.parametrize("command", commands(OFFLINE))
-def test_what_needs_no_server_runs_as_shown_by_the_script_of_bin(command: str, home: Path):
+def test_commands_without_a_server_run_as_shown_by_the_script_of_bin(command: str, home: Path):
     done = subprocess.run(
         shlex.split(command), capture_output=True, text=True, env=environment(home), cwd=ROOT, timeout=PATIENCE_S
     )
@@ -137,7 +137,7 @@ def test_what_needs_no_server_runs_as_shown_by_the_script_of_bin(command: str, h
 
 
 @pytest.mark.parametrize("command", commands(OWN_SERVER))
-def test_what_starts_its_own_server_runs_as_shown(command: str, home: Path):
+def test_commands_that_start_a_server_run_as_shown(command: str, home: Path):
     words = [word.replace("examples/", f"{ROOT}/examples/") for word in words_of(command, SHOWN_PORT)]
 
     done = subprocess.run(words, capture_output=True, text=True, env=environment(home), cwd=home, timeout=PATIENCE_S)
@@ -180,7 +180,7 @@ def after_runs() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("command", commands(AFTER_RUNS))
-def test_what_looks_back_runs_as_shown(
+def test_commands_about_earlier_runs_run_as_shown(
     command: str, after_runs: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
     """In this process: there are many."""
@@ -238,7 +238,7 @@ def test_the_code_of_the_documents_runs_against_the_server_of_the_documents(docu
 
 
 @pytest.mark.parametrize("command", commands(CONNECTED))
-def test_what_needs_a_connection_runs_as_shown(command: str, documented: tuple[Path, str]):
+def test_commands_with_a_connection_run_as_shown(command: str, documented: tuple[Path, str]):
     home, port = documented
     file = home / "connections.toml"
     file.write_text(
@@ -251,7 +251,7 @@ def test_what_needs_a_connection_runs_as_shown(command: str, documented: tuple[P
         words_of(command, port), capture_output=True, text=True, env=environment(home), timeout=PATIENCE_S
     )
 
-    # 3: nothing was set up on this server, and doctor says so; `setup` comes after it.
+    # 3: nothing was set up on this server, and doctor reports it; `setup` comes after it.
     assert done.returncode == (3 if "doctor" in command else 0), done.stderr
     assert "prod" in done.stdout or "CREATE HYBRID TABLE" in done.stdout
     assert "any" not in done.stdout.split()

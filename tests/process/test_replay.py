@@ -1,4 +1,4 @@
-"""Captured and replayed: statements that really ran are sent again, and the server's history says what arrived."""
+"""Captured and replayed: executed statements are sent again, and the history of the server contains what arrived."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import TIMING, Bench, benched
+from tests.process.run_harness import TIMING, RunHarness, run_harness
 from tests.processes import ROOT
 
 SESSIONS, STATEMENTS = 3, 12
@@ -34,8 +34,8 @@ SCENARIO = {
 
 
 @pytest.fixture
-def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    with benched(server, tmp_path) as made:
+def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
+    with run_harness(server, tmp_path) as made:
         yield made
 
 
@@ -59,7 +59,7 @@ def execute_sessions(server: EmbeddedServer, database: str, warehouse: str) -> N
                     cursor.execute(f"SELECT 'session {number}', id FROM numbers WHERE id < {1000 + step}")
                 else:
                     cursor.execute("SELECT name FROM numbers WHERE id = ? LIMIT 5", (step,))
-                server.let_pass(40)
+                server.wait_server_ms(40)
 
     threads = [threading.Thread(target=session, args=(number,), name=f"s{number}") for number in range(SESSIONS)]
     for thread in threads:
@@ -68,22 +68,22 @@ def execute_sessions(server: EmbeddedServer, database: str, warehouse: str) -> N
         thread.join()
 
 
-def capture(bench: Bench, warehouse: str, *words: str) -> dict[str, Any]:
-    place = ("-c", "embedded", "--warehouse", warehouse, "--from", "1h", "--out", bench.home / "captured")
-    program = bench.start("capture", *place, "--format", "json", *words)
+def capture(harness: RunHarness, warehouse: str, *words: str) -> dict[str, Any]:
+    place = ("-c", "embedded", "--warehouse", warehouse, "--from", "1h", "--out", harness.home / "captured")
+    program = harness.start("capture", *place, "--format", "json", *words)
     assert program.ended() == 0, program.said
     found: dict[str, Any] = program.printed
     return found
 
 
-def replay(bench: Bench, warehouse: str, **load: Any) -> dict[str, Any]:
+def replay(harness: RunHarness, warehouse: str, **load: Any) -> dict[str, Any]:
     document = SCENARIO | {
         "target": {"warehouse": f"{warehouse}_AGAIN"},
         "load": {"mode": "replay", "capture": "captured", "workers": 2} | load,
     }
-    path = bench.home / "again.yaml"
+    path = harness.home / "again.yaml"
     path.write_text(json.dumps(document), "utf-8")
-    program = bench.start("run", path, "--format", "json")
+    program = harness.start("run", path, "--format", "json")
     program.ended()
     return program.summary
 
@@ -94,12 +94,12 @@ def arrived(server: EmbeddedServer, run_id: str) -> list[dict[str, Any]]:
     return sorted(measured, key=lambda line: float(line["start_ms"]))
 
 
-def test_a_captured_workload_is_replayed_in_order(bench: Bench, server, database):
+def test_a_captured_workload_is_replayed_in_order(harness: RunHarness, server, database):
     warehouse = f"{database}_WH"
     execute_sessions(server, database, warehouse)
-    manifest = capture(bench, warehouse, "--keep-values")
+    manifest = capture(harness, warehouse, "--keep-values")
 
-    summary = replay(bench, warehouse, speed=SPEED, writes="replay", workers=1)
+    summary = replay(harness, warehouse, speed=SPEED, writes="replay", workers=1)
 
     sent = arrived(server, summary["run_id"])
     sent_roles = ("read", "write")
@@ -115,7 +115,7 @@ def test_a_captured_workload_is_replayed_in_order(bench: Bench, server, database
     inserted = next(one for name, one in compared.items() if "insert" in name and one["recorded"]["count"] > 1)
     assert inserted["recorded"]["rows_avg"] == inserted["replayed"]["rows_avg"] == 1.0
     assert all(one["replayed"]["rows_avg"] is not None for one in compared.values())
-    page = next(bench.home.glob("*/runs/*/report.html")).read_text("utf-8")
+    page = next(harness.home.glob("*/runs/*/report.html")).read_text("utf-8")
     assert "Recorded and replayed" in page
     assert 'id="arrivals"' in page
     sessions = defaultdict(list)
@@ -129,22 +129,22 @@ def test_a_captured_workload_is_replayed_in_order(bench: Bench, server, database
 
 
 @pytest.mark.slow
-def test_a_stopped_client_makes_a_replay_invalid(bench: Bench, server, database):
+def test_a_stopped_client_makes_a_replay_invalid(harness: RunHarness, server, database):
     warehouse = f"{database}_WH"
     execute_sessions(server, database, warehouse)
-    capture(bench, warehouse)
+    capture(harness, warehouse)
     document = SCENARIO | {
         "target": {"warehouse": f"{warehouse}_AGAIN"},
         "load": {"mode": "replay", "capture": "captured", "workers": 1, "speed": 0.2},
     }
-    path = bench.home / "again.yaml"
+    path = harness.home / "again.yaml"
     path.write_text(json.dumps(document), "utf-8")
-    program = bench.start("run", path, "--format", "json")
+    program = harness.start("run", path, "--format", "json")
     program.wait_for("RUNNING MEASUREMENT")
 
     worker = program.worker("worker-0")
     os.kill(worker.pid, signal.SIGSTOP)
-    server.let_pass(4_000)
+    server.wait_server_ms(4_000)
     os.kill(worker.pid, signal.SIGCONT)
 
     assert program.ended() == 5
@@ -152,9 +152,9 @@ def test_a_stopped_client_makes_a_replay_invalid(bench: Bench, server, database)
 
 
 @pytest.mark.slow
-def test_users_repeat_every_session_with_other_values(bench: Bench, server):
+def test_users_repeat_every_session_with_other_values(harness: RunHarness, server):
     users = ("--set", "load.users=3", "--set", "load.workers=2", "--set", "embedded.service_time=10ms")
-    program = bench.start("run", EXAMPLE / "replay.yaml", "--format", "json", *users)
+    program = harness.start("run", EXAMPLE / "replay.yaml", "--format", "json", *users)
 
     program.ended()
 
@@ -174,11 +174,11 @@ def test_users_repeat_every_session_with_other_values(bench: Bench, server):
 
 
 @pytest.mark.slow
-def test_a_slow_server_makes_statements_late_and_is_no_fault_of_the_client(bench: Bench):
+def test_a_slow_server_makes_statements_late_and_is_no_fault_of_the_client(harness: RunHarness):
     """At speed 4 sessions are busy all the time: what is late or never sent is the server's, and judged as its time."""
     slow = ("load.speed=4", "load.users=3", "embedded.service_time=300ms", "thresholds=[p95 < 100ms]")
     words = [word for pair in slow for word in ("--set", pair)]
-    program = bench.start("run", EXAMPLE / "replay.yaml", "--format", "json", *words)
+    program = harness.start("run", EXAMPLE / "replay.yaml", "--format", "json", *words)
 
     program.ended()
 
@@ -194,15 +194,15 @@ def test_a_slow_server_makes_statements_late_and_is_no_fault_of_the_client(bench
 
 
 @pytest.mark.slow
-def test_a_derived_scenario_runs(bench: Bench, server, database):
+def test_a_derived_scenario_runs(harness: RunHarness, server, database):
     with server.connect(database=database, schema="PUBLIC") as connection:
         connection.cursor().execute("CREATE TABLE desk_orders (id INT, customer VARCHAR, status VARCHAR, placed DATE)")
-    derived = bench.start("capture", "--scenario", EXAMPLE / "captured", "--out", bench.home / "derived")
+    derived = harness.start("capture", "--scenario", EXAMPLE / "captured", "--out", harness.home / "derived")
     assert derived.ended() == 0, derived.said
     target = ("connection=embedded", f"target.database={database}", "target.schema=PUBLIC", "load.workers=1")
     words = [word for pair in target for word in ("--set", pair)]
 
-    program = bench.start("run", bench.home / "derived" / "scenario.yaml", "--format", "json", *words)
+    program = harness.start("run", harness.home / "derived" / "scenario.yaml", "--format", "json", *words)
     program.ended()
 
     summary = program.summary
@@ -214,8 +214,8 @@ def test_a_derived_scenario_runs(bench: Bench, server, database):
 
 
 @pytest.mark.slow
-def test_the_example_runs_as_it_is(bench: Bench):
-    program = bench.start("run", EXAMPLE / "replay.yaml", "--format", "json")
+def test_the_example_runs_as_it_is(harness: RunHarness):
+    program = harness.start("run", EXAMPLE / "replay.yaml", "--format", "json")
 
     program.ended()
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import MEASURES, Bench, Program, benched
+from tests.process.run_harness import MEASURES, Program, RunHarness, run_harness
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, wait_until
 
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
@@ -57,8 +57,8 @@ workload: {statements: [{name: one, sql: SELECT 1}]}
 
 
 @pytest.fixture
-def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    with benched(server, tmp_path) as made:
+def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
+    with run_harness(server, tmp_path) as made:
         yield made
 
 
@@ -69,36 +69,36 @@ def executed(server: EmbeddedServer, run_id: str) -> Counter[str]:
     return Counter(line["sql_text"].split()[0] for line in measured if not line["sql_text"].startswith("ALTER"))
 
 
-def check_left_in_order(bench: Bench, run: Program, status: str, workers: int) -> None:
+def check_left_in_order(harness: RunHarness, run: Program, status: str, workers: int) -> None:
     """No process, no lease; one row for the run, and one for each worker that could still write."""
     summary = run.summary
     wait_until(lambda: not alive(run.pids), "every worker is gone")
     run_id = summary["run_id"]
-    assert bench.rows("SELECT STATUS, VERDICT FROM RUN_STATUS WHERE RUN_ID = ?", run_id) == [
+    assert harness.rows("SELECT STATUS, VERDICT FROM RUN_STATUS WHERE RUN_ID = ?", run_id) == [
         (status, summary["verdict"])
     ]
     living = "SELECT COUNT(*) FROM RUN_LEASES WHERE RUN_ID = ? AND EXPIRES_AT > SYSDATE()"
-    assert bench.rows(living, run_id) == [(0,)]
+    assert harness.rows(living, run_id) == [(0,)]
     sql = "SELECT WORKER_ID, STATUS, TOTAL_OPERATIONS FROM TEST_RESULTS WHERE RUN_ID = ? AND SUMMARY IS NOT NULL"
-    results = bench.rows(sql, run_id)
+    results = harness.rows(sql, run_id)
     totals = summary["totals"]
     assert [row for row in results if row[0] is None] == [(None, status, totals["succeeded"] + totals["failed"])]
     assert sorted(row[0] for row in results if row[0]) == [f"worker-{number}" for number in range(workers)]
 
 
-def check_against_the_server(bench: Bench, summary: dict[str, Any]) -> None:
+def check_against_the_server(harness: RunHarness, summary: dict[str, Any]) -> None:
     """Statement by statement, exactly."""
     totals, statements = summary["totals"], summary["statements"]
     assert totals["scheduled"] == sum(totals[name] for name in TOTALS)
     counted = {name: one["succeeded"] + one["failed"] for name, one in statements.items()}
-    served = executed(bench.server, summary["run_id"])
+    served = executed(harness.server, summary["run_id"])
     assert {"point_lookup": served["SELECT"], "pay": served["UPDATE"]} == counted
     assert sum(counted.values()) == totals["succeeded"] + totals["failed"] == totals["reads"] + totals["writes"]
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_the_quickstart_and_what_it_leaves(bench: Bench, workers: int) -> None:
-    run = bench.start("run", QUICKSTART, *SHORT, "--set", f"load.workers={workers}", "--format", "json", "--quiet")
+def test_the_quickstart_and_what_it_leaves(harness: RunHarness, workers: int) -> None:
+    run = harness.start("run", QUICKSTART, *SHORT, "--set", f"load.workers={workers}", "--format", "json", "--quiet")
     code, summary = run.ended(), run.summary
     assert run.said == ""  # --quiet
     assert json.loads(run.out) == summary
@@ -106,21 +106,21 @@ def test_the_quickstart_and_what_it_leaves(bench: Bench, workers: int) -> None:
     assert code == 0, run.out
     assert (summary["status"], summary["connections"], summary["workers"]) == ("COMPLETED", 8, workers)
     assert [check["passed"] for check in summary["thresholds"]] == [True, True]
-    assert bench.rows("SELECT CURRENT_VERSION()") == [(summary["environment"]["server"],)]
-    check_against_the_server(bench, summary)
-    check_left_in_order(bench, run, "COMPLETED", workers)
+    assert harness.rows("SELECT CURRENT_VERSION()") == [(summary["environment"]["server"],)]
+    check_against_the_server(harness, summary)
+    check_left_in_order(harness, run, "COMPLETED", workers)
     # The mix is exact per cycle of 5 in each of 8 clients: 4 reads, 1 write.
     statements = summary["statements"]
     assert abs(statements["point_lookup"]["succeeded"] - 4 * statements["pay"]["succeeded"]) <= 4 * 8
     assert sum(worker["succeeded"] for worker in summary["worker_results"]) == summary["totals"]["succeeded"]
     registered = "SELECT WORKERS_REGISTERED, WORKERS_ACTIVE, WORKERS_COMPLETED FROM RUN_STATUS WHERE RUN_ID = ?"
-    assert bench.rows(registered, summary["run_id"]) == [(workers, 0, workers)]
+    assert harness.rows(registered, summary["run_id"]) == [(workers, 0, workers)]
 
 
-def test_a_killed_worker_fails_the_run_and_what_was_measured_is_kept(bench: Bench) -> None:
-    run = bench.start("run", QUICKSTART, *ENDLESS, "--set", "load.workers=2")
+def test_a_killed_worker_fails_the_run_and_what_was_measured_is_kept(harness: RunHarness) -> None:
+    run = harness.start("run", QUICKSTART, *ENDLESS, "--set", "load.workers=2")
     run.wait_for(MEASURES)
-    wait_until(lambda: executed(bench.server, run.run_id)["SELECT"] > 50, "both have measured something")
+    wait_until(lambda: executed(harness.server, run.run_id)["SELECT"] > 50, "both have measured something")
     run.worker("worker-1").kill()
     assert run.ended() == 4
     summary = run.summary
@@ -130,13 +130,13 @@ def test_a_killed_worker_fails_the_run_and_what_was_measured_is_kept(bench: Benc
     assert summary["totals"]["succeeded"] > 0
     assert [worker["status"] for worker in summary["worker_results"]] == ["DONE", "DEAD"]
     assert run.out.startswith("ERROR  quickstart")
-    check_left_in_order(bench, run, "FAILED", 1)
+    check_left_in_order(harness, run, "FAILED", 1)
     sql = "SELECT STATUS FROM TEST_RESULTS WHERE RUN_ID = ? AND WORKER_ID = 'worker-1' ORDER BY END_TIME"
-    assert bench.rows(sql, summary["run_id"]) == [("FAILED",)]  # it could not write its result any more
+    assert harness.rows(sql, summary["run_id"]) == [("FAILED",)]  # it could not write its result any more
 
 
-def test_one_signal_ends_a_run_in_good_order(bench: Bench) -> None:
-    run = bench.start("run", QUICKSTART, *ENDLESS, "--format", "json")
+def test_one_signal_ends_a_run_gracefully(harness: RunHarness) -> None:
+    run = harness.start("run", QUICKSTART, *ENDLESS, "--format", "json")
     run.wait_for(MEASURES)
     run.process.send_signal(signal.SIGINT)
     assert run.ended() == 130
@@ -144,17 +144,17 @@ def test_one_signal_ends_a_run_in_good_order(bench: Bench) -> None:
     assert json.loads(run.out) == summary
     assert (summary["status"], summary["verdict"]) == ("CANCELLED", "cancelled")
     assert summary["totals"]["cancelled"] == 0  # what was under way could end
-    check_against_the_server(bench, summary)
-    check_left_in_order(bench, run, "CANCELLED", 1)
+    check_against_the_server(harness, summary)
+    check_left_in_order(harness, run, "CANCELLED", 1)
 
 
 @pytest.mark.slow
-def test_the_second_signal_cancels_what_is_under_way(bench: Bench, tmp_path: Path) -> None:
+def test_the_second_signal_cancels_what_is_under_way(harness: RunHarness, tmp_path: Path) -> None:
     """The statements sleep for a minute, and the drain would wait for them for twenty seconds."""
     path = tmp_path / "slow.yaml"
     path.write_text(SLOW, "utf-8")
-    run = bench.start("run", path, "--set", "load.warmup=0s", "--set", "load.duration=5m")
-    wait_until(lambda: run.look() and bench.server.ask("/__loadgen/stats")["running"] == 2, "both clients are busy")
+    run = harness.start("run", path, "--set", "load.warmup=0s", "--set", "load.duration=5m")
+    wait_until(lambda: run.look() and harness.server.ask("/__loadgen/stats")["running"] == 2, "both clients are busy")
     run.wait_for(MEASURES)
     run.process.send_signal(signal.SIGTERM)
     run.wait_for("again to cancel them")
@@ -163,13 +163,13 @@ def test_the_second_signal_cancels_what_is_under_way(bench: Bench, tmp_path: Pat
     assert (run.summary["status"], run.summary["exit_code"]) == ("CANCELLED", 143)
     assert run.summary["worker_results"][0]["status"] == "DONE"  # it was asked, not killed
     wait_until(lambda: not alive(run.pids), "every worker is gone")
-    wait_until(lambda: bench.server.ask("/__loadgen/stats")["running"] == 0, "nothing runs on the server")
+    wait_until(lambda: harness.server.ask("/__loadgen/stats")["running"] == 0, "nothing runs on the server")
 
 
-def test_a_signal_before_there_is_a_run(bench: Bench, tmp_path: Path) -> None:
+def test_a_signal_before_there_is_a_run(harness: RunHarness, tmp_path: Path) -> None:
     path = tmp_path / "bulk.yaml"
     path.write_text(BULK, "utf-8")
-    run = bench.start("run", path, "--format", "json")
+    run = harness.start("run", path, "--format", "json")
     run.wait_for("of 5,000,000 rows")
     run.process.send_signal(signal.SIGINT)
     assert run.ended() == 130
@@ -178,26 +178,26 @@ def test_a_signal_before_there_is_a_run(bench: Bench, tmp_path: Path) -> None:
     assert not list(run.folder.glob("runs/*"))
 
 
-def test_what_was_offered_is_delivered_and_a_missed_threshold_is_exit_code_10(bench: Bench, tmp_path: Path) -> None:
+def test_offered_load_is_delivered_and_a_missed_threshold_is_exit_code_10(harness: RunHarness, tmp_path: Path) -> None:
     path = tmp_path / "rate.yaml"
     path.write_text(RATE, "utf-8")
-    run = bench.start("run", path, "--format", "json")
+    run = harness.start("run", path, "--format", "json")
     code, summary = run.ended(), run.summary
     assert json.loads(run.out) == summary
     totals = summary["totals"]
     assert (totals["scheduled"], totals["skipped"]) == (80, 0)
-    assert totals["succeeded"] + totals["failed"] == executed(bench.server, summary["run_id"])["SELECT"] == 80
+    assert totals["succeeded"] + totals["failed"] == executed(harness.server, summary["run_id"])["SELECT"] == 80
     assert [check["passed"] for check in summary["thresholds"]] == [False, True]
     assert code == 10, run.out
     assert summary["lag_ms"]["p50"] is not None
-    check_left_in_order(bench, run, "COMPLETED", 1)
+    check_left_in_order(harness, run, "COMPLETED", 1)
 
 
 # --- runs that never begin -------------------------------------------------------------------------------------------
 
 
-def connections_file(bench: Bench, name: str, port: int) -> None:
-    folder = bench.home / ".snowflake"
+def connections_file(harness: RunHarness, name: str, port: int) -> None:
+    folder = harness.home / ".snowflake"
     folder.mkdir(exist_ok=True)
     file = folder / "connections.toml"
     file.write_text(
@@ -208,35 +208,35 @@ def connections_file(bench: Bench, name: str, port: int) -> None:
     file.chmod(0o600)
 
 
-def test_a_scenario_that_cannot_be(bench: Bench, tmp_path: Path) -> None:
+def test_a_scenario_that_cannot_be(harness: RunHarness, tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(RATE.replace("rate: 20/s", "rote: 20/s"), "utf-8")
-    run = bench.start("run", path, "--format", "json")
+    run = harness.start("run", path, "--format", "json")
     assert run.ended() == 2
     assert json.loads(run.out)["error"]["exit_code"] == 2
     assert "error: " in run.said
     assert "rote" in run.said
 
 
-def test_nobody_answers(bench: Bench) -> None:
-    connections_file(bench, "nowhere", 9)  # discard: nobody listens there
-    run = bench.start("run", QUICKSTART, *SHORT, "-c", "nowhere", "--format", "json")
+def test_an_unreachable_target(harness: RunHarness) -> None:
+    connections_file(harness, "nowhere", 9)  # the discard port: no process listens there
+    run = harness.start("run", QUICKSTART, *SHORT, "-c", "nowhere", "--format", "json")
     assert run.ended() == 3, run.said
     assert json.loads(run.out)["error"]["exit_code"] == 3
     assert "hint: " in run.said
     assert not list(run.folder.glob("runs/*"))
 
 
-def test_without_control_tables_the_hint_is_setup(bench: Bench) -> None:
-    connections_file(bench, "account", bench.server.port)
-    run = bench.start("run", QUICKSTART, *SHORT, "-c", "account", "--set", "control.database=NOBODY_SET_UP")
+def test_without_control_tables_the_hint_is_setup(harness: RunHarness) -> None:
+    connections_file(harness, "account", harness.server.port)
+    run = harness.start("run", QUICKSTART, *SHORT, "-c", "account", "--set", "control.database=NOBODY_SET_UP")
     assert run.ended() in (2, 3), run.said
     assert "loadgen setup" in run.said.split("hint: ")[1]
 
 
-def test_a_reader_that_leaves_is_no_error(bench: Bench) -> None:
+def test_a_reader_that_leaves_is_no_error(harness: RunHarness) -> None:
     words = [*PROGRAM, "run", str(QUICKSTART), "--dry-run"]
-    with subprocess.Popen(words, env=bench.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(words, env=harness.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()

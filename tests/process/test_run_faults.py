@@ -1,8 +1,8 @@
-"""What may happen to a run, happens: its orchestrator is killed, its control plane goes away, its user is impatient,
-its limits are hit. Whatever it was, nothing is left running, the run ends, and every number is the server's own.
+"""Faults of a run: its orchestrator is killed, its control plane is unreachable, its user interrupts it, its limits are
+exceeded. In every case nothing is left running, the run ends, and every number is that of the server.
 
-Whether a number is valid is judged by how busy this machine was as well: where a test needs a verdict, its statements
-are long beside what a busy machine adds to them.
+Whether a result is valid depends on the load of this machine as well: where a test needs a verdict, its statements
+take much longer than a busy machine delays them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from loadgen.control.tables.run_status import Fenced
 from orchestrator.leadership import Leadership
 from tests.control_plane import ControlPlane, retries
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import MEASURES, TIMING, Bench, Program, benched, history
+from tests.process.run_harness import MEASURES, TIMING, Program, RunHarness, history, run_harness
 from tests.processes import reachable_directory, wait_until
 
 SLOTS = 16
@@ -35,8 +35,8 @@ RESULTS_READ = "FROM TEST_RESULTS WHERE RUN_ID"  # by the orchestrator alone, wh
 
 
 @pytest.fixture
-def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
-    with benched(server, tmp_path, embedded={"slots": SLOTS, "service_time": "20ms"}) as made:
+def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
+    with run_harness(server, tmp_path, embedded={"slots": SLOTS, "service_time": "20ms"}) as made:
         yield made
 
 
@@ -45,7 +45,7 @@ def under_way(server: EmbeddedServer) -> int:
 
 
 def left_open(server: EmbeddedServer, since_ms: float) -> set[int]:
-    """Sessions of workers that nobody has closed."""
+    """Sessions of workers that were not closed."""
     used = {line["session_id"] for line in server.ask(f"/__loadgen/history?tag=worker-&since={since_ms}")}
     closed = {
         line["session_id"] for line in server.ask("/__loadgen/journal?path=/session") if line["path"] == "/session"
@@ -57,29 +57,29 @@ def left_open(server: EmbeddedServer, since_ms: float) -> set[int]:
 
 
 @pytest.mark.slow
-def test_an_orchestrator_killed_in_any_phase_leaves_nothing_and_its_run_is_ended(bench: Bench) -> None:
+def test_an_orchestrator_killed_in_any_phase_leaves_nothing_and_its_run_is_ended(harness: RunHarness) -> None:
     """However slow the machine: no phase ends before its run is killed. Runs begin before results are slow to read: a
     run that begins ends what others have left, and reads their results."""
-    server, since_ms = bench.server, bench.server.ask("/__loadgen/stats")["now_ms"]
+    server, since_ms = harness.server, harness.server.ask("/__loadgen/stats")["now_ms"]
     led = {"timing": {"lease_ttl": "1h"}}
     runs = {
-        "STARTING PREPARING": bench.run(**led),
-        "RUNNING WARMUP": bench.run(load={"warmup": "1h"}, **led),
-        MEASURES: bench.run(load={"duration": "1h"}, **led),
+        "STARTING PREPARING": harness.run(**led),
+        "RUNNING WARMUP": harness.run(load={"warmup": "1h"}, **led),
+        MEASURES: harness.run(load={"duration": "1h"}, **led),
     }
     for state, run in runs.items():
         run.wait_for(state)
         if state == MEASURES:
             wait_until(lambda: history(server, runs[MEASURES].run_id)[None] > 20, "it has measured something")
         run.kill()
-    runs["STOPPING"] = stopping = bench.run(workload=SLOW, target=PATIENT, load=ENDS_SOON, **led)
+    runs["STOPPING"] = stopping = harness.run(workload=SLOW, target=PATIENT, load=ENDS_SOON, **led)
     stopping.wait_for("STARTING PREPARING")
-    processing = bench.run(load=ENDS_SOON, **led)
+    processing = harness.run(load=ENDS_SOON, **led)
     processing.wait_for("STARTING PREPARING")
     server.fault(match=RESULTS_READ, kind="latency", ms=60_000)
     stopping.wait_for("STOPPING")
     stopping.kill()
-    wait_until(lambda: bench.state(processing.run_id)[1] == "PROCESSING", "it makes its results")
+    wait_until(lambda: harness.state(processing.run_id)[1] == "PROCESSING", "it makes its results")
     processing.kill()
     server.clear_faults()
 
@@ -88,27 +88,27 @@ def test_an_orchestrator_killed_in_any_phase_leaves_nothing_and_its_run_is_ended
         run.wait_alone()
     wait_until(lambda: under_way(server) == 0, "nothing runs on the server")
     assert left_open(server, since_ms) == set()
-    bench.expire(*(run.run_id for run in every))
-    recovery = bench.recover()
+    harness.expire(*(run.run_id for run in every))
+    recovery = harness.recover()
     assert recovery.ended() == 0, recovery.said
 
     assert {one["status"] for one in recovery.printed["recovered"]} == {"FAILED"}
     for run in every:
-        status, phase, reason = bench.state(run.run_id)
+        status, phase, reason = harness.state(run.run_id)
         assert (status, phase) == ("FAILED", "PROCESSING")
         assert "its orchestrator was lost" in reason
     for run in (runs[MEASURES], processing):  # the workers have stored what they measured, to the last statement
-        assert stored(bench, run)["totals"]["succeeded"] == history(server, run.run_id)[None] > 0
-    cut = stored(bench, runs[MEASURES])
+        assert stored(harness, run)["totals"]["succeeded"] == history(server, run.run_id)[None] > 0
+    cut = stored(harness, runs[MEASURES])
     assert 0 < cut["delivered"]["fraction"] < 0.99, "most of its hour was never measured"
     assert any("delivered load was" in reason for reason in cut["validity"]["reasons"])
-    assert stored(bench, processing)["delivered"]["fraction"] > 0.5
-    assert stored(bench, runs["RUNNING WARMUP"])["delivered"]["fraction"] == 0.0, "its plan had begun"
+    assert stored(harness, processing)["delivered"]["fraction"] > 0.5
+    assert stored(harness, runs["RUNNING WARMUP"])["delivered"]["fraction"] == 0.0, "its plan had begun"
 
 
-def stored(bench: Bench, run: Program) -> dict[str, Any]:
+def stored(harness: RunHarness, run: Program) -> dict[str, Any]:
     sql = "SELECT SUMMARY FROM TEST_RESULTS WHERE RUN_ID = ? AND WORKER_ID IS NULL"
-    ((text,),) = bench.rows(sql, run.run_id)
+    ((text,),) = harness.rows(sql, run.run_id)
     return dict(json.loads(text))
 
 
@@ -116,17 +116,17 @@ def stored(bench: Bench, run: Program) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_freeze_that_outlasts_the_measurement_is_seen_in_full(bench: Bench) -> None:
+def test_a_freeze_that_outlasts_the_measurement_is_seen_in_full(harness: RunHarness) -> None:
     """Every statement in flight takes longer than the whole measurement, whenever it was sent in it."""
-    run = bench.run(
+    run = harness.run(
         workload=NAP,
         target=PATIENT,
         load={"connections": 8, "duration": "5s"},
         thresholds=["longest_stall < 1s", {"check": "p95 < 5s", "window": "5s"}],
     )
     run.wait_for(MEASURES)
-    wait_until(lambda: history(bench.server, run.run_id)[None] >= 40, f"it has a median: {run.said}")
-    bench.server.fault(match="SYSTEM.WAIT", kind="latency", ms=8_000, count=8)
+    wait_until(lambda: history(harness.server, run.run_id)[None] >= 40, f"it has a median: {run.said}")
+    harness.server.fault(match="SYSTEM.WAIT", kind="latency", ms=8_000, count=8)
 
     run.ended()
 
@@ -140,62 +140,62 @@ def test_a_freeze_that_outlasts_the_measurement_is_seen_in_full(bench: Bench) ->
 
 
 def interrupt(run: Program, *numbers: int) -> None:
-    """Each signal once the one before it was heard."""
+    """Each signal after the previous one was handled."""
     for number, heard in zip(numbers, ("again to cancel them", "cancelling", "ended at once"), strict=False):
         run.send(number)
         if number is not numbers[-1] or len(numbers) == 3:
             wait_until(lambda: heard in run.said or run.process.poll() is not None, f"{heard}: {run.said}")  # noqa: B023
 
 
-def check_gone(bench: Bench, run: Program, code: int, status: str | None) -> None:
+def check_gone(harness: RunHarness, run: Program, code: int, status: str | None) -> None:
     assert run.ended() == code, run.said
     run.wait_alone()
     if status is not None:
         assert (run.summary["status"], run.summary["exit_code"]) == (status, code)
-        assert bench.state(run.run_id)[0] == status
+        assert harness.state(run.run_id)[0] == status
 
 
-def test_interrupted_before_any_worker_works(bench: Bench) -> None:
-    starting = bench.run()
+def test_interrupted_before_any_worker_works(harness: RunHarness) -> None:
+    starting = harness.run()
     starting.wait_for("STARTING PREPARING")
     interrupt(starting, signal.SIGTERM)
-    check_gone(bench, starting, 143, "CANCELLED")
-    bench.server.fault(match="/session/v1/login-request", kind="hang")
+    check_gone(harness, starting, 143, "CANCELLED")
+    harness.server.fault(match="/session/v1/login-request", kind="hang")
 
-    connecting = bench.run()
+    connecting = harness.run()
     connecting.wait_for("connecting")
     interrupt(connecting, signal.SIGINT, signal.SIGINT, signal.SIGINT)
 
-    check_gone(bench, connecting, 130, None)
+    check_gone(harness, connecting, 130, None)
     assert "statements may still be running on the server" in connecting.said
 
 
 @pytest.mark.slow
-def test_interrupted_while_statements_are_under_way(bench: Bench) -> None:
+def test_interrupted_while_statements_are_under_way(harness: RunHarness) -> None:
     """They would take a hundred seconds. The second signal cancels them; after the third the workers do."""
-    warming = bench.run(workload=SLOW, target=PATIENT, load={"warmup": "60s"})
-    measuring = bench.run(workload=SLOW, target=PATIENT, load={"warmup": "0s"})
+    warming = harness.run(workload=SLOW, target=PATIENT, load={"warmup": "60s"})
+    measuring = harness.run(workload=SLOW, target=PATIENT, load={"warmup": "0s"})
     warming.wait_for("RUNNING WARMUP")
     measuring.wait_for(MEASURES)
-    wait_until(lambda: under_way(bench.server) >= 4, "four statements are under way")
+    wait_until(lambda: under_way(harness.server) >= 4, "four statements are under way")
 
     interrupt(warming, signal.SIGINT, signal.SIGINT)
     interrupt(measuring, signal.SIGINT, signal.SIGINT, signal.SIGINT)
 
-    check_gone(bench, warming, 130, "CANCELLED")
-    check_gone(bench, measuring, 130, None)
-    wait_until(lambda: under_way(bench.server) == 0, "nothing runs on the server")
+    check_gone(harness, warming, 130, "CANCELLED")
+    check_gone(harness, measuring, 130, None)
+    wait_until(lambda: under_way(harness.server) == 0, "nothing runs on the server")
 
 
 @pytest.mark.slow
-def test_interrupted_while_it_ends(bench: Bench) -> None:
-    """What was measured is kept, and the exit code says that somebody did not want to wait."""
-    draining = bench.run(workload=SLOW, target=PATIENT, load=ENDS_SOON)
-    impatient = bench.run(workload=SLOW, target=PATIENT, load=ENDS_SOON)
-    processing = bench.run(load=ENDS_SOON)
+def test_interrupted_while_it_ends(harness: RunHarness) -> None:
+    """Measurements are kept, and the exit code shows that the user interrupted the run."""
+    draining = harness.run(workload=SLOW, target=PATIENT, load=ENDS_SOON)
+    impatient = harness.run(workload=SLOW, target=PATIENT, load=ENDS_SOON)
+    processing = harness.run(load=ENDS_SOON)
     processing.wait_for(MEASURES)
-    bench.server.fault(match=RESULTS_READ, kind="latency", ms=6_000, count=1)
-    wait_until(lambda: bench.state(processing.run_id)[1] == "PROCESSING", "it makes its results")
+    harness.server.fault(match=RESULTS_READ, kind="latency", ms=6_000, count=1)
+    wait_until(lambda: harness.state(processing.run_id)[1] == "PROCESSING", "it makes its results")
     interrupt(processing, signal.SIGTERM)
     for run in (draining, impatient):
         run.wait_for("STOPPING")
@@ -203,11 +203,11 @@ def test_interrupted_while_it_ends(bench: Bench) -> None:
     interrupt(draining, signal.SIGINT)
     interrupt(impatient, signal.SIGINT, signal.SIGINT)
 
-    check_gone(bench, processing, 143, "COMPLETED")
-    assert processing.summary["totals"]["succeeded"] == history(bench.server, processing.run_id)[None] > 0
+    check_gone(harness, processing, 143, "COMPLETED")
+    assert processing.summary["totals"]["succeeded"] == history(harness.server, processing.run_id)[None] > 0
     for run in (draining, impatient):
-        check_gone(bench, run, 130, "COMPLETED")
-    wait_until(lambda: under_way(bench.server) == 0, "nothing runs on the server")
+        check_gone(harness, run, 130, "COMPLETED")
+    wait_until(lambda: under_way(harness.server) == 0, "nothing runs on the server")
 
 
 # --- the control plane goes away -------------------------------------------------------------------------------------
@@ -222,15 +222,15 @@ def data_dir() -> Iterator[Path]:
 def test_a_control_plane_that_is_killed_and_comes_back_costs_no_worker_and_no_statement(
     server: EmbeddedServer, tmp_path: Path, data_dir: Path
 ) -> None:
-    """The tables are on one server, the warehouse under test on another. The outage is longer than a silent worker may
-    live, and than the lease lasts; the measurement ends while nobody leads it."""
+    """The tables are on one server, the warehouse under test on another. The outage is longer than the limit for silent
+    workers, and than the lease; the measurement ends while the run has no leader."""
     timing = TIMING | {"heartbeat": "200ms", "status_poll": "200ms", "stale": "1s", "dead": "1500ms"}
     timing |= {"lease_ttl": "3s", "lease_renew": "1s", "lease_margin": "1s"}
     with (
         EmbeddedServer("--strict-hybrid", data_dir=data_dir) as control,
-        benched(control, tmp_path, {"account": server}) as bench,
+        run_harness(control, tmp_path, {"account": server}) as harness,
     ):
-        run = bench.run(
+        run = harness.run(
             connection="account",
             control={"connection": "embedded"},
             workload=NAP,
@@ -244,29 +244,29 @@ def test_a_control_plane_that_is_killed_and_comes_back_costs_no_worker_and_no_st
         (log,) = run.folder.glob("runs/*/logs/worker-0.log")
         wait_until(lambda: log.read_text("utf-8").count("poll_failed") > 15, "it has been away for seconds")
         with EmbeddedServer("--strict-hybrid", "--port", str(control.port), data_dir=data_dir) as back:
-            bench.server = back
-            bench.expire(run.run_id)
+            harness.server = back
+            harness.expire(run.run_id)
             code, summary = run.ended(), run.summary
             run.wait_alone()
 
             assert code == 0, run.said
-            assert "another run" not in summary["exit_reason"]  # nobody could take the warehouse, and nobody did
+            assert "another run" not in summary["exit_reason"]  # no other run could take the warehouse, and none did
             assert "lease_reclaimed" in run.said
             assert run.said.count("tick_missed") == run.said.count("control_plane_back missed_ticks=") > 0
             assert [worker["status"] for worker in summary["worker_results"]] == ["DONE"]
             totals = summary["totals"]
             assert totals["scheduled"] == totals["succeeded"] == history(server, run.run_id)[None]
-            assert bench.state(run.run_id)[0] == summary["status"] == "COMPLETED"
+            assert harness.state(run.run_id)[0] == summary["status"] == "COMPLETED"
             sql = "SELECT WORKER_ID FROM WINDOW_RESULTS WHERE RUN_ID = ? AND PHASE = 'MEASUREMENT' ORDER BY 1"
-            assert bench.rows(sql, run.run_id) == [("worker-0",)]
+            assert harness.rows(sql, run.run_id) == [("worker-0",)]
 
 
-def test_a_leader_that_lost_its_term_is_not_ended_by_one_answer_that_fails(server: EmbeddedServer) -> None:
+def test_a_leader_that_lost_its_lease_is_not_ended_by_one_failed_response(server: EmbeddedServer) -> None:
     plane = ControlPlane(server)
     run_id = plane.new_run()
     times = LeaseTimes(ttl_s=3.0, renew_s=1.0, margin_s=1.0)
-    session = plane.open("office")
-    office = Leadership(
+    session = plane.open("leader")
+    leadership = Leadership(
         run_id,
         times,
         session,
@@ -274,15 +274,15 @@ def test_a_leader_that_lost_its_term_is_not_ended_by_one_answer_that_fails(serve
         lease_session=lambda: ControlSession(plane.place, role="lease", environ=plane.environ),
         clock=FakeClock(),
     )
-    office.claim()
+    leadership.claim()
     plane.expire(run_id, since_s=1)
     server.fault(match="FROM RUN_LEASES", kind="http_status", probability=0.5)
     try:
         with pytest.raises(Fenced, match="is led by another process now"):
-            office.reclaim(threading.Event())
+            leadership.reclaim(threading.Event())
     finally:
         server.clear_faults()
-        office.resign(releasing=False)
+        leadership.resign(releasing=False)
         plane.close()
 
 
@@ -290,20 +290,20 @@ def test_a_leader_that_lost_its_term_is_not_ended_by_one_answer_that_fails(serve
 
 
 @pytest.mark.slow  # unit tests and the simulation decide all of it
-def test_guardrails_thresholds_and_a_rate_that_is_too_high(bench: Bench) -> None:
-    slow = bench.run(  # alone: its client must not wait for the starts of others
+def test_guardrails_thresholds_and_a_rate_that_is_too_high(harness: RunHarness) -> None:
+    slow = harness.run(  # alone: its client must not wait for the starts of others
         workload=NAP,
         load={"connections": 8},
         thresholds=[{"check": "p95 < 5ms", "window": "2s", "after": "1s", "abort": True}],
     )
     assert slow.ended() == 10, slow.said
     assert (slow.summary["status"], slow.summary["thresholds"][0]["passed"]) == ("COMPLETED", False)
-    assert "p95 < 5ms in every 2 s was not met" in bench.state(slow.run_id)[2]
+    assert "p95 < 5ms in every 2 s was not met" in harness.state(slow.run_id)[2]
     assert slow.summary["measured_seconds"] < 60
     polled = {"warehouse_poll": "200ms"}
-    costly = bench.run(timing=polled, guardrails={"max_credits": 1e-9})
-    warming = bench.run(timing=polled, load={"warmup": "60s"}, guardrails={"max_credits": 5e-3})
-    offered = bench.run(
+    costly = harness.run(timing=polled, guardrails={"max_credits": 1e-9})
+    warming = harness.run(timing=polled, load={"warmup": "60s"}, guardrails={"max_credits": 5e-3})
+    offered = harness.run(
         load={"mode": "rate", "rate": "150/s", "max_connections": 2, "connections": None, "duration": "3s"},
     )
 
@@ -314,7 +314,7 @@ def test_guardrails_thresholds_and_a_rate_that_is_too_high(bench: Bench) -> None
     said = spent.format("0.005")
     assert warming.ended() == 4
     assert (warming.summary["status"], warming.summary["exit_reason"]) == ("FAILED", said)
-    assert bench.state(warming.run_id) == ("FAILED", "PROCESSING", said)
+    assert harness.state(warming.run_id) == ("FAILED", "PROCESSING", said)
     assert warming.summary["totals"]["scheduled"] == 0
     assert MEASURES not in warming.said
 
@@ -325,30 +325,30 @@ def test_guardrails_thresholds_and_a_rate_that_is_too_high(bench: Bench) -> None
     assert summary["latency_ms"]["p50"] > 5 * summary["service_ms"]["p95"]  # waiting counts
     for run in (warming, slow, offered):
         run.wait_alone()
-        assert run.summary["totals"]["succeeded"] == history(bench.server, run.run_id)[None]
-    check_grows(bench, offered)
+        assert run.summary["totals"]["succeeded"] == history(harness.server, run.run_id)[None]
+    check_grows(harness, offered)
 
 
-def check_grows(bench: Bench, run: Program) -> None:
+def check_grows(harness: RunHarness, run: Program) -> None:
     """Second by second statements have waited longer."""
     sql = (
         "SELECT P50_LATENCY_MS FROM WORKER_METRICS_SNAPSHOTS WHERE RUN_ID = ? AND PHASE = 'MEASUREMENT'"
         " AND P50_LATENCY_MS IS NOT NULL ORDER BY TIMESTAMP"
     )
-    seconds = [row[0] for row in bench.rows(sql, run.run_id)]
+    seconds = [row[0] for row in harness.rows(sql, run.run_id)]
     assert len(seconds) >= 3
     assert seconds == sorted(seconds)
 
 
 def test_a_cost_that_cannot_be_seen_cannot_be_limited(server: EmbeddedServer, tmp_path: Path) -> None:
-    with benched(server, tmp_path, {"account": server}) as bench:
+    with run_harness(server, tmp_path, {"account": server}) as harness:
         limited: dict[str, Any] = {"guardrails": {"max_credits": 1}, "control": {"connection": "embedded"}}
-        unnamed = bench.run(connection="account", target={"warehouse": None}, **limited)
+        unnamed = harness.run(connection="account", target={"warehouse": None}, **limited)
         assert unnamed.ended() == 2, unnamed.said
         assert "guardrails.max_credits is set, and no warehouse is named" in unnamed.said
         server.fault(match="SHOW WAREHOUSES", kind="error", errno=3001, message="not for you")
 
-        refused = bench.run(connection="account", **limited)
+        refused = harness.run(connection="account", **limited)
 
         assert refused.ended() == 2, refused.said
         assert "cannot be looked at: " in refused.said
@@ -359,11 +359,11 @@ def test_a_cost_that_cannot_be_seen_cannot_be_limited(server: EmbeddedServer, tm
 # --- what a user can get wrong ---------------------------------------------------------------------------------------
 
 
-def test_results_that_could_not_be_written_are_told_before_there_is_a_run(bench: Bench) -> None:
-    (bench.home / "file").touch()
+def test_results_that_could_not_be_written_are_reported_before_there_is_a_run(harness: RunHarness) -> None:
+    (harness.home / "file").touch()
 
-    run = bench.run("--output-dir", bench.home / "file" / "runs")
+    run = harness.run("--output-dir", harness.home / "file" / "runs")
 
     assert run.ended() == 2, run.said
     assert "hint: " in run.said
-    assert bench.rows("SELECT COUNT(*) FROM RUN_STATUS WHERE STATUS = 'PREPARED'") == [(0,)]
+    assert harness.rows("SELECT COUNT(*) FROM RUN_STATUS WHERE STATUS = 'PREPARED'") == [(0,)]

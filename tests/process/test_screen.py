@@ -27,7 +27,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 END_OF_TEST = b"\x00"  # no program writes it
 
 
-class Seat:
+class TerminalProgram:
     """A terminal, and a program that it controls."""
 
     def __init__(self, plane: ControlPlane, folder: Path, *words: str) -> None:
@@ -93,45 +93,45 @@ class Seat:
         os.close(self._master)
 
 
-def seats(plane: ControlPlane, folder: Path, **durations: str) -> Iterator[dict[str, Seat]]:
-    """Runs at once, each on a warehouse of its own. One starts when those before it measure, so that what it measures
-    is not their imports."""
-    made: dict[str, Seat] = {}
+def start_on_terminal(plane: ControlPlane, folder: Path, **durations: str) -> Iterator[dict[str, TerminalProgram]]:
+    """Runs at once, each on a separate warehouse. One starts when those before it measure, so that their imports do not
+    disturb it."""
+    made: dict[str, TerminalProgram] = {}
     try:
         for name, duration in durations.items():
             file = folder / f"{name}.yaml"
             file.write_text(SCENARIO % (plane.place.database, f"{name}_WH", duration), "utf-8")
-            made[name] = Seat(plane, folder, "run", str(file))
+            made[name] = TerminalProgram(plane, folder, "run", str(file))
             made[name].wait_for("statement, measurement")
         yield made
     finally:
-        for seat in made.values():
-            seat.close()
+        for terminal in made.values():
+            terminal.close()
 
 
 @pytest.fixture
-def interrupted(plane: ControlPlane, tmp_path: Path) -> Iterator[dict[str, Seat]]:
-    yield from seats(plane, tmp_path, CTRL_C="5m")
+def interrupted(plane: ControlPlane, tmp_path: Path) -> Iterator[dict[str, TerminalProgram]]:
+    yield from start_on_terminal(plane, tmp_path, CTRL_C="5m")
 
 
 @pytest.fixture
-def ending(plane: ControlPlane, tmp_path: Path) -> Iterator[dict[str, Seat]]:
-    yield from seats(plane, tmp_path, TERM="5m", END="10s")
+def ending(plane: ControlPlane, tmp_path: Path) -> Iterator[dict[str, TerminalProgram]]:
+    yield from start_on_terminal(plane, tmp_path, TERM="5m", END="10s")
 
 
-def check_given_back(ended: dict[str, Seat]) -> None:
-    for seat in ended.values():
-        assert ENTER in seat.seen
-        seat.check_restored()
-        left = COLOUR.sub("", seat.left).replace("\r", "").splitlines()
+def check_given_back(ended: dict[str, TerminalProgram]) -> None:
+    for terminal in ended.values():
+        assert ENTER in terminal.seen
+        terminal.check_restored()
+        left = COLOUR.sub("", terminal.left).replace("\r", "").splitlines()
         assert any(line.startswith("report: ") and line.endswith("/report.html") for line in left)
         assert [line for line in left if len(line) > 80 and "/" not in line] == []
-        assert COLOUR.search(seat.left)
+        assert COLOUR.search(terminal.left)
 
 
 @pytest.mark.slow
 def test_the_terminal_is_given_back_when_a_user_types_q(plane, tmp_path):
-    for seated in seats(plane, tmp_path, KEY="5m"):
+    for seated in start_on_terminal(plane, tmp_path, KEY="5m"):
         seated["KEY"].type("q")
 
         assert seated["KEY"].ended() == 130
@@ -139,14 +139,14 @@ def test_the_terminal_is_given_back_when_a_user_types_q(plane, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_terminal_is_given_back_at_the_end_of_a_run_and_on_sigterm(ending):
+def test_the_terminal_is_restored_at_the_end_of_a_run_and_on_sigterm(ending):
     ending["TERM"].process.send_signal(signal.SIGTERM)
     assert ending["END"].ended() == 0, COLOUR.sub("", ending["END"].left)
     assert ending["TERM"].ended() == 143
     check_given_back(ending)
 
 
-def test_the_terminal_is_given_back_when_a_user_ends_a_run_and_whoever_watches(interrupted, plane, tmp_path):
+def test_the_terminal_is_restored_when_a_user_ends_a_run_or_its_watch(interrupted, plane, tmp_path):
     run_id = re.findall(r"\d{8}-\d{4}-nap-[0-9a-f]+", interrupted["CTRL_C"].seen)[-1]
     watch = ("watch", run_id, "-c", "embedded", "--database", plane.place.database)
     by_cron = subprocess.Popen(
@@ -158,7 +158,7 @@ def test_the_terminal_is_given_back_when_a_user_ends_a_run_and_whoever_watches(i
         stderr=subprocess.PIPE,
         text=True,
     )
-    watcher = Seat(plane, tmp_path, *watch)
+    watcher = TerminalProgram(plane, tmp_path, *watch)
     try:
         watcher.wait_for("q leave, the run continues")
         watcher.wait_for("statement, measurement")

@@ -24,7 +24,7 @@ ROUNDS = [300, *(pytest.param(commits, marks=pytest.mark.slow) for commits in (1
 
 
 class Writers:
-    """Sessions that write single rows and pairs of rows until they are told to stop, and note what was acknowledged.
+    """Sessions that write single rows and pairs of rows until they are stopped, and record what was acknowledged.
 
     A pair is one transaction: both rows in one of the tables, or one in each.
     """
@@ -53,7 +53,7 @@ class Writers:
         self._threads.shutdown()
 
     def _write(self, writer: int) -> None:
-        with contextlib.suppress(http.client.HTTPException, OSError):  # the server is gone
+        with contextlib.suppress(http.client.HTTPException, OSError):  # the server has ended
             wire = Wire(self._server, databaseName="LOADGEN", schemaName="CONTROL")
             for number in itertools.count():
                 if self._stop.is_set():
@@ -101,7 +101,7 @@ def assert_kept(server: Server, writers: Writers) -> None:
 
 
 @pytest.mark.parametrize("commits", ROUNDS)
-def test_what_was_acknowledged_survives_kill_9_of_the_server(home, commits):
+def test_acknowledged_writes_survive_kill_9_of_the_server(home, commits):
     with serving(home) as server:
         make_tables(server)
         writers = Writers(server)
@@ -118,7 +118,7 @@ def test_what_was_acknowledged_survives_kill_9_of_the_server(home, commits):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["postmaster", "backend"])
-def test_what_was_acknowledged_survives_kill_9_of_postgresql_and_the_server_goes_on(home, victim):
+def test_acknowledged_writes_survive_kill_9_of_postgresql_and_the_server_continues(home, victim):
     with serving(home) as server:
         make_tables(server)
         bystander = Wire(server)
@@ -145,7 +145,7 @@ def test_what_was_acknowledged_survives_kill_9_of_postgresql_and_the_server_goes
 
 
 def one_below(server: Server) -> int | None:
-    """The PostgreSQL that runs; it may end while it is looked at."""
+    """The current process of PostgreSQL; it may end during the check."""
     with contextlib.suppress(psutil.NoSuchProcess):
         children = psutil.Process(server.process.pid).children()
         return children[0].pid if children and children[0].name() == "postgres" else None
@@ -174,7 +174,7 @@ def test_a_transaction_cut_in_two_by_the_death_of_postgresql_is_not_committed_in
 
         kill_postgres(server, Wire(server))
 
-        told = False  # by either statement: the client must learn that the first half is gone
+        told = False  # by either statement: the client must learn that the first half is lost
         for text in (f"INSERT INTO {table} VALUES ('b', 'cut')", "COMMIT"):
             try:
                 wire.sql(text)
@@ -206,7 +206,7 @@ def test_a_transaction_lost_with_postgresql_can_be_rolled_back_but_not_committed
 
 
 class Maker:
-    """A session that makes tables until it is told to stop, and notes which were acknowledged."""
+    """A session that creates tables until it is stopped, and records which were acknowledged."""
 
     def __init__(self, server: Server) -> None:
         self.made: set[str] = set()

@@ -21,7 +21,7 @@ from tests.process.served import Refused, Server, Wire, serving
 from tests.processes import PATIENCE_S, ROOT, VARIANTS, alive, run_as, wait_until
 
 
-def test_it_says_where_it_listens_and_listens_nowhere_else(home):
+def test_it_prints_its_address_and_listens_on_no_other(home):
     with serving(home) as server:
         listening = [
             connection.laddr
@@ -44,7 +44,7 @@ def test_it_says_where_it_listens_and_listens_nowhere_else(home):
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGHUP))]
 )
-def test_a_signal_ends_it_in_order_whatever_is_under_way(home, number):
+def test_a_signal_ends_it_gracefully_whatever_is_in_flight(home, number):
     with serving(home) as server, ThreadPoolExecutor(thread_name_prefix="client") as clients:
         idle, busy = Wire(server), Wire(server)
         idle.sql("BEGIN")
@@ -157,19 +157,19 @@ def test_without_a_reader_for_its_address_it_ends_and_leaves_nothing(home):
         assert postgres_processes_in(home) == []
 
 
-# --- when a server that nobody owns may go ---------------------------------------------------------------------------
+# --- when a server without an owner ends -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("holders", "sessions", "idle_s", "goes"),
     [
-        (0, 0, 0.0, True),  # nobody there
+        (0, 0, 0.0, True),  # no client
         (1, 0, IDLE_S * 9, False),  # a command that thinks for long still has it
         (0, 1, IDLE_S / 2, False),  # a client between two statements
         (0, 1, IDLE_S, True),  # a session that its killed client left behind
     ],
 )
-def test_a_server_without_a_starter_goes_when_nobody_uses_it(holders, sessions, idle_s, goes):
+def test_a_server_without_a_starter_ends_when_it_is_idle(holders, sessions, idle_s, goes):
     assert may_stop(holders=holders, sessions=sessions, idle_s=idle_s) is goes
 
 
@@ -210,7 +210,7 @@ def test_a_client_that_waits_for_its_statement_gets_it_and_then_the_server_goes(
         client.close()
 
 
-def test_a_statement_whose_client_is_gone_keeps_no_server():
+def test_a_statement_of_a_lost_client_does_not_keep_the_server_alive():
     with abandoned("--service-time=1h") as (process, server):
         client, _ = begin_statement(server)
         client.close()

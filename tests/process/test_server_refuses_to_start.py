@@ -14,7 +14,7 @@ from tests.process.served import Wire, refused, serve, serving
 from tests.processes import process_of_owner, run_as
 
 
-def test_a_second_server_on_the_same_directory_is_told_who_has_it(home):
+def test_a_second_server_on_the_same_directory_gets_the_name_of_the_owner(home):
     with serving(home) as server:
         code, error, hint = refused(home)
 
@@ -112,7 +112,7 @@ def below_a_file(parent: Path) -> Path:
     return a_file(parent) / "data"
 
 
-def somebody_elses_directory(parent: Path) -> Path:
+def directory_of_another_user(parent: Path) -> Path:
     path = parent / "mine"
     path.mkdir()
     (path / "letter.txt").write_text("mine\n")
@@ -123,7 +123,7 @@ def too_long_a_path(parent: Path) -> Path:
     return parent.joinpath(*["long" * 50] * 6)
 
 
-@pytest.mark.parametrize("place", [a_file, below_a_file, somebody_elses_directory, too_long_a_path])
+@pytest.mark.parametrize("place", [a_file, below_a_file, directory_of_another_user, too_long_a_path])
 def test_a_directory_it_cannot_use_is_named_and_left_alone(scratch, place):
     path = place(scratch)
     before = sorted(str(entry) for entry in scratch.rglob("*"))
@@ -152,7 +152,7 @@ def test_a_directory_closed_to_the_user_is_named(scratch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: others run PostgreSQL as themselves")
-def test_root_is_told_of_a_directory_that_the_user_of_postgresql_cannot_reach(scratch):
+def test_root_gets_an_error_for_a_directory_that_the_user_of_postgresql_cannot_reach(scratch):
     closed = scratch / "closed"
     closed.mkdir(mode=0o700)
 

@@ -148,7 +148,7 @@ def assert_refused_politely(status: int, body: bytes) -> None:
 
 @pytest.mark.parametrize("path", [LOGIN, QUERY, "/queries/v1/abort-request", "/__loadgen/faults", "/telemetry/send"])
 @pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
-def test_a_body_that_is_not_what_the_protocol_says_is_refused(target, canary, path, body):
+def test_a_body_that_violates_the_protocol_is_rejected(target, canary, path, body):
     wire = Wire(target)
 
     assert_refused_politely(*wire.post(path, body))
@@ -266,7 +266,7 @@ RAW = {
 
 @pytest.mark.parametrize("reset", [False, True], ids=["close", "reset"])
 @pytest.mark.parametrize("name", RAW)
-def test_bytes_that_are_no_request_hurt_nobody(target, canary, name, reset):
+def test_bytes_that_are_no_request_do_no_harm(target, canary, name, reset):
     with socket.create_connection((target.host, target.port), timeout=PATIENCE_S) as raw:
         with contextlib.suppress(OSError):  # it may well hang up in the middle
             raw.sendall(RAW[name])
@@ -282,7 +282,7 @@ def test_bytes_that_are_no_request_hurt_nobody(target, canary, name, reset):
     assert b"HTTP/1.1 5" not in answer
 
 
-def test_connections_that_say_nothing_do_not_keep_others_out(target, canary):
+def test_idle_connections_do_not_keep_others_out(target, canary):
     with contextlib.ExitStack() as stack:
         for _ in range(300):
             stack.enter_context(socket.create_connection((target.host, target.port), timeout=PATIENCE_S))
@@ -290,7 +290,7 @@ def test_connections_that_say_nothing_do_not_keep_others_out(target, canary):
         assert Wire(target).answers()
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_statement_hurts_nobody(target, canary):
+def test_a_client_that_disconnects_during_a_statement_does_no_harm(target, canary):
     before = target.ask("/__loadgen/stats")["statements"]
     for _ in range(20):
         wire = Wire(target)

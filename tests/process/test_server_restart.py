@@ -67,7 +67,7 @@ PASSING = {"state", "started_clusters", "running", "queued", "is_current", "avai
 
 
 def seen(connection: Any) -> dict[str, Any]:
-    """Everything a user can look at, without what belongs to the moment."""
+    """Everything that a user can query, without values that change by themselves."""
     looks: dict[str, Any] = {}
     for text in LOOKS.strip().splitlines():
         cursor = connection.cursor().execute(text)
@@ -128,8 +128,8 @@ def test_a_directory_with_functions_of_another_version_is_brought_up_to_date(scr
 
 
 async def make_functions_older(path: Path) -> None:
-    """As if the functions had been made with other parameter names, which PostgreSQL does not let one replace, and all
-    objects by the superuser, as there was no other role."""
+    """Simulates an older version: functions with other parameter names, which PostgreSQL cannot replace, and all
+    objects owned by the superuser, because the role did not exist."""
     with DataDir.claim(path) as data_dir:
         postgres = PostgresServer(data_dir, max_connections=20)
         await postgres.start()

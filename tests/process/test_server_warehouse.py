@@ -116,7 +116,7 @@ def test_a_lognormal_service_time_has_its_quantiles(home, engine):
 
 @contextmanager
 def busy(server: EmbeddedServer, warehouse: str, statements: int) -> Iterator[None]:
-    """So many statements on a warehouse, each on its own connection, until the block ends."""
+    """This number of statements on a warehouse, each on a separate connection, until the block ends."""
     opened = [server.connect(warehouse=warehouse) for _ in range(statements)]
     with ThreadPoolExecutor(statements, thread_name_prefix="client") as clients:
         waiting = [clients.submit(one.cursor().execute, "SELECT SYSTEM$WAIT(600)") for one in opened]

@@ -69,7 +69,7 @@ def test_two_at_once_both_succeed(server, tmp_path):
     assert made(server, "TWINS") == (TABLES, VERSIONS)
 
 
-def test_what_was_killed_in_the_middle_is_completed_by_the_next(server, tmp_path):
+def test_a_setup_that_was_killed_is_completed_by_the_next(server, tmp_path):
     server.fault(match="CREATE TABLE IF NOT EXISTS TEST_LOGS", kind="hang")
     first = start(server, tmp_path, *setup_of("KILLED"))
     read_until(first, "IF NOT EXISTS TEST_RESULTS")
@@ -125,7 +125,7 @@ def test_without_a_server_one_is_started(tmp_path):
     assert done.stdout.splitlines()[-1] == 'the control plane in "LOADGEN"."CONTROL" is ready'
 
 
-def test_a_refused_connection_is_told_at_once(tmp_path):
+def test_a_rejected_connection_is_reported_at_once(tmp_path):
     folder = tmp_path / ".snowflake"
     folder.mkdir()
     file = folder / "connections.toml"

@@ -1,4 +1,4 @@
-"""Workers that are programs of their own reach the server that the command started, which checks a password."""
+"""Workers in separate processes reach the server that the command started, which checks a password."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
-from tests.process.run_bench import scenario
+from tests.process.run_harness import scenario
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, reachable_directory, wait_until
 
 SECTIONS: dict[str, Any] = {
@@ -25,7 +25,7 @@ SECTIONS: dict[str, Any] = {
 
 @dataclass
 class Run:
-    """`loadgen run` in a home of its own: nothing says where a server is, so it starts one."""
+    """`loadgen run` with an empty home: no server is configured, so it starts one."""
 
     folder: Path
     process: subprocess.Popen[bytes]
@@ -84,7 +84,7 @@ def test_workers_as_programs_read_the_password_of_the_server(folder: Path) -> No
 
 
 @pytest.mark.slow
-def test_workers_started_by_hand_read_the_password_where_the_printed_command_says(folder: Path) -> None:
+def test_workers_started_by_hand_read_the_password_from_the_printed_command(folder: Path) -> None:
     run, workers = started(folder, "external"), list[subprocess.Popen[bytes]]()
     try:
         wait_until(lambda: run.said.count(" loadgen worker ") == 2, f"the commands are printed: {run.said}")
@@ -108,7 +108,7 @@ def test_workers_started_by_hand_read_the_password_where_the_printed_command_say
 
 
 def without_password(folder: Path, words: list[str], told: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
-    """A worker that was not told where the password is."""
+    """A worker without the path of the password."""
     environ = bare(folder, **{name: value for name, value in told.items() if name != EMBEDDED_PASSWORD_FILE})
     command = [*PROGRAM, *words[words.index("loadgen") + 1 :]]
     return subprocess.run(command, env=environ, cwd=folder, capture_output=True, timeout=PATIENCE_S)

@@ -18,7 +18,7 @@ from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
 from orchestrator.spawn.spcs import JobService, SpcsJob
 from tests.control_plane import ControlPlane, retries
 from tests.embedded_server import EmbeddedServer
-from tests.process.container_bench import ContainerBench, result
+from tests.process.container_harness import ContainerHarness, result
 from tests.processes import alive, wait_until
 from tests.spcs_replicas import Replicas
 
@@ -34,45 +34,45 @@ def replicas(server: EmbeddedServer, tmp_path: Path) -> Iterator[Replicas]:
 
 
 @pytest.fixture
-def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[ContainerBench]:
-    made = ContainerBench(server, tmp_path, SPAWNER)
+def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[ContainerHarness]:
+    made = ContainerHarness(server, tmp_path, SPAWNER)
     yield made
     made.close()
 
 
-def test_a_run_with_its_workers_in_containers(bench, replicas):
-    ended = result(bench.run("bench", warehouse="SPCS_WH", duration="2s"))
+def test_a_run_with_its_workers_in_containers(harness, replicas):
+    ended = result(harness.run("bench", warehouse="SPCS_WH", duration="2s"))
 
     assert (ended["code"], ended["status"]) == (0, "COMPLETED"), ended
     assert [one["worker_id"] for one in ended["worker_results"]] == ["worker-0", "worker-1"]
     assert ended["totals"]["succeeded"] > 0
     job = "LOADGEN_" + ended["run_id"].upper().replace("-", "_")
-    (made,) = bench.statements(f"NAME = {job}\n")
+    (made,) = harness.statements(f"NAME = {job}\n")
     assert made.startswith(
         f"EXECUTE JOB SERVICE\nIN COMPUTE POOL BENCH_POOL\nNAME = {job}\nASYNC = TRUE\nREPLICAS = 2\n"
     )
-    (container,) = replicas.specifications[f"{bench.plane.place.database}.CONTROL.{job}"]["spec"]["containers"]
+    (container,) = replicas.specifications[f"{harness.plane.place.database}.CONTROL.{job}"]["spec"]["containers"]
     assert container["env"] == {
         "LOADGEN_RUN_ID": ended["run_id"],
         "LOADGEN_CONNECTION": "environment",
         "LOADGEN_CONTROL_CONNECTION": "environment",
-        "LOADGEN_CONTROL_DATABASE": bench.plane.place.database,
+        "LOADGEN_CONTROL_DATABASE": harness.plane.place.database,
         "LOADGEN_CONTROL_SCHEMA": "CONTROL",
         "LOADGEN_CONTROL_WAREHOUSE": "LOADGEN_CONTROL_WH",
     }
-    # Nothing is left, and what they said is here.
-    assert bench.statements(f"DROP SERVICE IF EXISTS {job} FORCE")
-    assert bench.server.ask("/__loadgen/services") == []
+    # Nothing is left, and the logs of the containers are here.
+    assert harness.statements(f"DROP SERVICE IF EXISTS {job} FORCE")
+    assert harness.server.ask("/__loadgen/services") == []
     wait_until(lambda: not alive(replicas.pids()), "its workers have ended")
-    logs = bench.folder / "runs" / ended["run_id"] / "logs"
+    logs = harness.folder / "runs" / ended["run_id"] / "logs"
     said = {path.name: path.read_text("utf-8").splitlines()[0] for path in logs.iterdir()}
     assert said == {"worker-0.log": "replica 0 starts", "worker-1.log": "replica 1 starts"}
 
 
 @pytest.mark.slow
-def test_a_replica_that_is_killed_fails_the_run_and_is_named(bench, replicas):
-    process = bench.run("embedded", warehouse="KILLED_WH", duration="60s")
-    bench.wait_measuring(process)
+def test_a_replica_that_is_killed_fails_the_run_and_is_named(harness, replicas):
+    process = harness.run("embedded", warehouse="KILLED_WH", duration="60s")
+    harness.wait_measuring(process)
 
     replicas.kill(1)
 
@@ -80,52 +80,52 @@ def test_a_replica_that_is_killed_fails_the_run_and_is_named(bench, replicas):
     assert (ended["code"], ended["status"]) == (4, "FAILED")
     assert "worker-1 was killed by signal 9" in ended["exit_reason"]
     assert "worker-0" not in ended["exit_reason"]
-    assert bench.server.ask("/__loadgen/services") == []
+    assert harness.server.ask("/__loadgen/services") == []
     wait_until(lambda: not alive(replicas.pids()), "the other worker has ended")
 
 
 @pytest.mark.slow
-def test_whoever_takes_a_run_over_removes_its_job(bench, replicas):
-    process = bench.run("bench", warehouse="TAKEN_WH", duration="6s")
-    bench.wait_measuring(process)
+def test_the_successor_of_a_leader_removes_its_job(harness, replicas):
+    process = harness.run("bench", warehouse="TAKEN_WH", duration="6s")
+    harness.wait_measuring(process)
     process.kill()
     process.wait()
-    bench.plane.change("UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, -12, SYSDATE())")
+    harness.plane.change("UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, -12, SYSDATE())")
 
-    ended = result(bench.start("runs", "recover", "-c", "bench", "--database", bench.plane.place.database))
+    ended = result(harness.start("runs", "recover", "-c", "bench", "--database", harness.plane.place.database))
 
     (summary,) = ended["led_on"]
     assert summary["status"] == "COMPLETED", ended
     assert summary["totals"]["succeeded"] > 0
-    assert bench.server.ask("/__loadgen/services") == []
-    logs = bench.folder / "runs" / summary["run_id"] / "logs"
+    assert harness.server.ask("/__loadgen/services") == []
+    logs = harness.folder / "runs" / summary["run_id"] / "logs"
     assert {path.name for path in logs.iterdir()} == {"worker-0.log", "worker-1.log"}
 
 
 @pytest.mark.slow
-def test_whoever_ends_an_orphan_removes_its_job(bench, replicas):
-    process = bench.run("bench", warehouse="ORPHAN_WH", duration="60s")
-    bench.wait_measuring(process)
+def test_recovery_of_an_orphan_removes_its_job(harness, replicas):
+    process = harness.run("bench", warehouse="ORPHAN_WH", duration="60s")
+    harness.wait_measuring(process)
     process.kill()
     process.wait()
     for number in (0, 1):
         replicas.kill(number)
     wait_until(lambda: not alive(replicas.pids()), "the workers are gone")
-    bench.plane.change("UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, -12, SYSDATE())")
-    bench.plane.change("UPDATE WORKER_HEARTBEATS SET LAST_HEARTBEAT = DATEADD(second, -90, SYSDATE())")
-    assert len(bench.server.ask("/__loadgen/services")) == 1
+    harness.plane.change("UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(second, -12, SYSDATE())")
+    harness.plane.change("UPDATE WORKER_HEARTBEATS SET LAST_HEARTBEAT = DATEADD(second, -90, SYSDATE())")
+    assert len(harness.server.ask("/__loadgen/services")) == 1
 
-    ended = result(bench.start("runs", "recover", "-c", "bench", "--database", bench.plane.place.database))
+    ended = result(harness.start("runs", "recover", "-c", "bench", "--database", harness.plane.place.database))
 
     assert [one["status"] for one in ended["recovered"]] == ["FAILED"], ended
-    assert bench.server.ask("/__loadgen/services") == []
+    assert harness.server.ask("/__loadgen/services") == []
 
 
 # --- the spawner alone -----------------------------------------------------------------------------------------------
 
 
-class Yard:
-    """Spawners with two workers each, on a server whose containers do what the test says."""
+class SpawnerHarness:
+    """Spawners with two workers each, on a server whose containers have scripted states."""
 
     def __init__(self, server: EmbeddedServer, plane: ControlPlane, folder: Path) -> None:
         self.server, self.plane, self.folder = server, plane, folder
@@ -152,7 +152,7 @@ class Yard:
         return spawner
 
     def job(self) -> Any:
-        """As the server has it; None when it is gone."""
+        """The job on the server; None after it was dropped."""
         return next((job for job in self.server.ask("/__loadgen/services") if job["name"] == self.name), None)
 
     def say(self, **instances: dict[str, Any]) -> None:
@@ -163,17 +163,17 @@ class Yard:
 
 
 @pytest.fixture
-def yard(server: EmbeddedServer, plane: ControlPlane, tmp_path: Path) -> Yard:
-    return Yard(server, plane, tmp_path)
+def spawners(server: EmbeddedServer, plane: ControlPlane, tmp_path: Path) -> SpawnerHarness:
+    return SpawnerHarness(server, plane, tmp_path)
 
 
-def test_containers_that_end_are_seen_with_what_they_said_last(yard, caplog):
-    spawner = yard.started()
-    yard.say(_0={"status": "READY"}, _1={"status": "PENDING", "message": "No room"})
+def test_containers_that_end_are_reported_with_their_last_lines(spawners, caplog):
+    spawner = spawners.started()
+    spawners.say(_0={"status": "READY"}, _1={"status": "PENDING", "message": "No room"})
     wait_until(lambda: "No room" in caplog.text, "it tells why one has not started")
     assert spawner.ended() == ()
 
-    yard.say(_0={"status": "DONE", "exit_code": 0}, _1={"status": "FAILED", "exit_code": 4})
+    spawners.say(_0={"status": "DONE", "exit_code": 0}, _1={"status": "FAILED", "exit_code": 4})
 
     wait_until(lambda: len(spawner.ended()) == 2, "both ends are seen")
     assert set(spawner.ended()) == {
@@ -182,28 +182,28 @@ def test_containers_that_end_are_seen_with_what_they_said_last(yard, caplog):
     }
     spawner.close()
     spawner.close()
-    assert yard.job() is None
-    assert (yard.folder / "worker-0.log").read_text("utf-8") == "first of 0\nlast of 0\n"
-    assert (yard.folder / "worker-1.log").read_text("utf-8") == "first of 1\nlast of 1\n"
+    assert spawners.job() is None
+    assert (spawners.folder / "worker-0.log").read_text("utf-8") == "first of 0\nlast of 0\n"
+    assert (spawners.folder / "worker-1.log").read_text("utf-8") == "first of 1\nlast of 1\n"
 
 
-def test_workers_are_asked_to_end_and_then_ended(yard):
-    spawner = yard.started()
-    yard.say(_0={"status": "READY"}, _1={"status": "READY"})
-    assert yard.job()["status"] == "RUNNING"
+def test_workers_are_asked_to_end_and_then_ended(spawners):
+    spawner = spawners.started()
+    spawners.say(_0={"status": "READY"}, _1={"status": "READY"})
+    assert spawners.job()["status"] == "RUNNING"
 
     spawner.terminate(hard=False)
-    wait_until(lambda: yard.job()["status"] == "CANCELLING", "the job is cancelled")
+    wait_until(lambda: spawners.job()["status"] == "CANCELLING", "the job is cancelled")
     spawner.terminate(hard=True)
-    wait_until(lambda: yard.job() is None, "the job is gone")
+    wait_until(lambda: spawners.job() is None, "the job is gone")
 
-    assert (yard.folder / "worker-1.log").exists()
+    assert (spawners.folder / "worker-1.log").exists()
     spawner.close()
 
 
-def test_a_job_that_somebody_dropped_has_lost_its_workers(yard):
-    spawner = yard.started()
-    yard.plane.change(f"DROP SERVICE {yard.job_name}")
+def test_a_job_that_was_dropped_has_lost_its_workers(spawners):
+    spawner = spawners.started()
+    spawners.plane.change(f"DROP SERVICE {spawners.job_name}")
 
     wait_until(lambda: len(spawner.ended()) == 2, "both are lost")
 
@@ -211,39 +211,39 @@ def test_a_job_that_somebody_dropped_has_lost_its_workers(yard):
     spawner.close()
 
 
-def test_a_lost_answer_does_not_start_a_second_job(yard):
-    yard.server.fault(match="^EXECUTE JOB SERVICE", kind="truncate", count=1)
+def test_a_lost_answer_does_not_start_a_second_job(spawners):
+    spawners.server.fault(match="^EXECUTE JOB SERVICE", kind="truncate", count=1)
 
-    spawner = yard.started()
+    spawner = spawners.started()
 
-    assert yard.job()["replicas"] == 2
-    history = yard.server.ask(f"/__loadgen/history?tag=spcs&since={yard.job()['created_ms']}")
+    assert spawners.job()["replicas"] == 2
+    history = spawners.server.ask(f"/__loadgen/history?tag=spcs&since={spawners.job()['created_ms']}")
     assert [one["sql_text"] for one in history if "DESCRIBE" in one["sql_text"]] == [
-        f"DESCRIBE SERVICE {yard.job_name}"
+        f"DESCRIBE SERVICE {spawners.job_name}"
     ]
     spawner.close()
-    assert yard.job() is None
+    assert spawners.job() is None
 
 
-def test_a_job_that_is_refused_says_why_and_leaves_nothing(yard):
+def test_a_rejected_job_reports_its_reason_and_leaves_nothing(spawners):
     message = "Compute pool 'P' does not exist or not authorized."
-    yard.server.fault(match="^EXECUTE JOB SERVICE", kind="error", errno=2003, sqlstate="42S02", message=message)
-    spawner = yard.spawner()
+    spawners.server.fault(match="^EXECUTE JOB SERVICE", kind="error", errno=2003, sqlstate="42S02", message=message)
+    spawner = spawners.spawner()
 
     with pytest.raises(ConfigurationError, match="compute pool P cannot be used: ") as refused:
-        spawner.start(yard.orders())
+        spawner.start(spawners.orders())
 
     assert "SHOW COMPUTE POOLS" in refused.value.remedy
     spawner.close()
-    assert yard.job() is None
+    assert spawners.job() is None
 
 
-def test_a_run_that_another_leads_by_now_keeps_its_workers(yard, caplog):
+def test_a_run_that_another_leads_by_now_keeps_its_workers(spawners, caplog):
     caplog.set_level(logging.INFO)
-    spawner = yard.started()
-    assert run_leases.claim(yard.plane.session, retries(), yard.run_id, "elsewhere:1:abc", 30.0) is not None
+    spawner = spawners.started()
+    assert run_leases.claim(spawners.plane.session, patience(), spawners.run_id, "elsewhere:1:abc", 30.0) is not None
 
     spawner.close()
 
-    assert yard.job()["status"] == "PENDING"
+    assert spawners.job()["status"] == "PENDING"
     assert "job_removed" not in caplog.text

@@ -172,7 +172,7 @@ def nights(plane: ControlPlane, capsys: pytest.CaptureFixture[str], monkeypatch:
     return Nights(plane, capsys)
 
 
-def test_a_regression_is_suspected_confirmed_and_known_and_only_like_is_set_beside_like(
+def test_a_regression_is_suspected_confirmed_and_known_and_only_comparable_runs_are_compared(
     nights: Nights, tmp_path: Path
 ) -> None:
     check_no_runs(nights)
@@ -200,7 +200,7 @@ def store_usual_nights(nights: Nights) -> None:
         nights.run(float(p95))
     nights.run(400.0, invalid=("worker lost: worker-1",))
     nights.run(400.0, status="FAILED")
-    nights.run(60.0, connections=16)  # by hand, in between: a series of its own
+    nights.run(60.0, connections=16)  # by hand, in between: a separate series
     assert nights.json("orders")[1]["verdict"] == "learning"
     nights.run(1.0, invalid=("a worker was lost",), name="sick")
     nothing = nights.trend("sick")[1].splitlines()
@@ -209,7 +209,7 @@ def store_usual_nights(nights: Nights) -> None:
 
 
 def check_suspected(nights: Nights) -> dict[str, Any]:
-    """The first of three nights, and what --baseline trend says of it."""
+    """The first of three nights, and the output of --baseline trend about it."""
     look = control_access(nights.plane.place, "baseline")
     first = nights.run(52.0, driver="5.3.0", generation="2", server="10.2.0")
     code, data = nights.json("orders")
@@ -287,7 +287,7 @@ def check_lower_bounds(nights: Nights) -> None:
 
 
 def check_refused_baselines(nights: Nights) -> None:
-    """What cannot be a baseline is told before the run."""
+    """A run that cannot be a baseline is rejected before the start."""
     look = control_access(nights.plane.place, "baseline")
     assert check_baseline("trend", look) == "trend"
     for name, why in (
@@ -313,7 +313,7 @@ def test_an_unknown_name_is_answered_with_every_scenario_that_has_runs(nights: N
     assert hint.endswith(f"There are runs of {', '.join(sorted(names))}.")
 
 
-def test_a_run_is_set_beside_the_one_that_was_named(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_compared_with_the_named_run(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
     look, store = control_access(nights.plane.place, "baseline"), Store(nights.plane, capsys)
     first, slow = store.run("20261114-0200-orders-aaaa"), store.run("20261115-0200-orders-bbbb", slower=1.2)
     elsewhere = store.run("20261116-0200-orders-cccc", warehouse="BIG_WH")

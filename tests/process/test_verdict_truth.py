@@ -1,8 +1,8 @@
-"""The verdict of runs to which something happens, against the server's own history: real processes, signals and faults.
+"""The verdict of runs with faults, compared with the history of the server: real processes, signals and faults.
 
-A session of a closed loop was there between statements that follow each other; of an open loop there must be statements
-in every part of the measurement. Whatever is short of that is not VALID, and whatever is not short of it is not INVALID
-for want of load. A band around the limits is left out: the history does not show logins, and windows have edges.
+A session of a closed loop was open between statements that follow each other; of an open loop there must be statements
+in every part of the measurement. Less load is not VALID, and sufficient load is not INVALID for missing load. A band
+around the limits is left out: the history does not show logins, and the edges of windows are not exact.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_bench import MEASURES, Bench, Program, benched, history
+from tests.process.run_harness import MEASURES, Program, RunHarness, history, run_harness
 from tests.processes import wait_until
 
 DURATION_S, SERVICE_MS, RATE = 6, 50, 40
@@ -46,35 +46,35 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
-def terminate(bench: Bench, run: Program) -> None:
+def terminate(harness: RunHarness, run: Program) -> None:
     run.worker("worker-0").send_signal(signal.SIGTERM)
 
 
-def suspend(bench: Bench, run: Program) -> None:
+def suspend(harness: RunHarness, run: Program) -> None:
     worker = run.worker("worker-0")
     worker.suspend()
-    bench.server.let_pass(2_000)
+    harness.server.wait_server_ms(2_000)
     worker.resume()
 
 
-def drop_sessions(bench: Bench, run: Program) -> None:
-    bench.server.fault(match=SQL, count=2, **SESSION_GONE)
+def drop_sessions(harness: RunHarness, run: Program) -> None:
+    harness.server.fault(match=SQL, count=2, **SESSION_GONE)
 
 
-def refuse_logins(bench: Bench, run: Program) -> None:
-    bench.server.fault(match=LOGIN, **UNAVAILABLE)
-    bench.server.strike(match=SQL, count=4, **SESSION_GONE)
-    bench.server.let_pass(1_500)
-    bench.server.clear_faults()
+def refuse_logins(harness: RunHarness, run: Program) -> None:
+    harness.server.fault(match=LOGIN, **UNAVAILABLE)
+    harness.server.inject_fault(match=SQL, count=4, **SESSION_GONE)
+    harness.server.wait_server_ms(1_500)
+    harness.server.clear_faults()
 
 
-def interrupt_control(bench: Bench, run: Program) -> None:
-    bench.server.fault(match=CONTROL, **UNAVAILABLE)
-    bench.server.let_pass(1_000)
-    bench.server.clear_faults()
+def interrupt_control(harness: RunHarness, run: Program) -> None:
+    harness.server.fault(match=CONTROL, **UNAVAILABLE)
+    harness.server.wait_server_ms(1_000)
+    harness.server.clear_faults()
 
 
-Fault = Callable[[Bench, Program], None]
+Fault = Callable[[RunHarness, Program], None]
 EACH = ("concurrency", "stages", "rate", "processes")
 _rng = random.Random(3)
 CASES: list[tuple[str, Fault]] = [
@@ -85,9 +85,9 @@ CASES: list[tuple[str, Fault]] = [
 
 
 @pytest.fixture
-def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
+def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
     workload = {"statements": [{"name": "truth", "sql": SQL}]}
-    with benched(
+    with run_harness(
         server, tmp_path, embedded={"slots": 16, "service_time": f"{SERVICE_MS}ms"}, workload=workload
     ) as made:
         yield made
@@ -95,15 +95,15 @@ def bench(server: EmbeddedServer, tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.mark.slow  # test_pauses.py, test_worker_faults.py and test_delivered_load.py have one of each fault
 @pytest.mark.parametrize(("mode", "fault"), CASES, ids=[f"{mode}, {fault.__name__}" for mode, fault in CASES])
-def test_the_verdict_is_what_the_history_of_the_server_allows(bench: Bench, mode: str, fault: Fault) -> None:
+def test_the_verdict_is_what_the_history_of_the_server_allows(harness: RunHarness, mode: str, fault: Fault) -> None:
     load = {"warmup": "0s", "duration": f"{DURATION_S}s", "workers": 1} | MODES[mode]
-    run = bench.run(load=load, thresholds=["max < 1h", "error_rate <= 100%"])
+    run = harness.run(load=load, thresholds=["max < 1h", "error_rate <= 100%"])
     run.wait_for(MEASURES)
-    wait_until(lambda: sum(history(bench.server, run.run_id).values()) >= 20, f"it measures: {run.said}")
-    fault(bench, run)
+    wait_until(lambda: sum(history(harness.server, run.run_id).values()) >= 20, f"it measures: {run.said}")
+    fault(harness, run)
     code = run.ended()
 
-    found = delivered(bench.server, run.run_id, mode)
+    found = delivered(harness.server, run.run_id, mode)
 
     summary = run.summary
     missing = [one for one in summary["validity"]["reasons"] if any(word in one for word in LOAD_REASONS)]

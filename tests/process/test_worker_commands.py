@@ -11,23 +11,23 @@ from loadgen.control.tables.run_status import ConnectionTarget
 from loadgen.model.event import EventScope, Recipient, SetPhase, SetWorkerTarget, Start
 from loadgen.model.run import Phase, RunStatus
 from tests.embedded_server import EmbeddedServer
-from tests.process.worker_driver import Led, Stage, Worker, adds_up, staged
+from tests.process.worker_driver import Led, Worker, WorkerHarness, adds_up, worker_harness
 from tests.processes import wait_until
 
 
 @pytest.fixture(scope="module")
-def stage(server: EmbeddedServer) -> Iterator[Stage]:
-    yield from staged(server)
+def harness(server: EmbeddedServer) -> Iterator[WorkerHarness]:
+    yield from worker_harness(server)
 
 
 # --- the start gate --------------------------------------------------------------------------------------------------
 
 
-def test_how_a_worker_starts(stage: Stage) -> None:
-    # The row says RUNNING, and no START event ever comes.
-    silent = stage.run()
+def test_how_a_worker_starts(harness: WorkerHarness) -> None:
+    # The row contains RUNNING, and no START event ever comes.
+    silent = harness.run()
     # A worker that comes late begins where the run is, and keeps what is left of the window.
-    late = stage.run({"warmup": "30s", "duration": "30s"})
+    late = harness.run({"warmup": "30s", "duration": "30s"})
 
     late.move(RunStatus.STARTING)
     late.start()
@@ -47,11 +47,11 @@ def test_how_a_worker_starts(stage: Stage) -> None:
 
 
 @pytest.mark.slow
-def test_how_a_worker_starts_when_events_come_out_of_turn(stage: Stage) -> None:
+def test_how_a_worker_starts_when_events_come_out_of_turn(harness: WorkerHarness) -> None:
     # START comes while the worker connects, and RUN_STATUS is behind it; without a warm-up there is one way to begin.
-    early = stage.run()
+    early = harness.run()
     # A SET_PHASE that is older than START is applied after it.
-    phased = stage.run({"warmup": "30s", "duration": "30s"})
+    phased = harness.run({"warmup": "30s", "duration": "30s"})
 
     early.move(RunStatus.STARTING)
     early.emit(Start(expected_workers=1))
@@ -84,10 +84,10 @@ def _end(run: Led, worker: Worker) -> None:
 
 
 @pytest.mark.slow
-def test_how_many_connections_a_worker_opens(stage: Stage) -> None:
-    shared = stage.run({"connections": 5}, workers=3)
-    little = stage.run({"connections": 1}, workers=2)
-    fixed = stage.run({"per_worker_connections": 3, "connections": 6}, workers=2)
+def test_how_many_connections_a_worker_opens(harness: WorkerHarness) -> None:
+    shared = harness.run({"connections": 5}, workers=3)
+    little = harness.run({"connections": 1}, workers=2)
+    fixed = harness.run({"per_worker_connections": 3, "connections": 6}, workers=2)
     cases = [(shared, 0, 2), (shared, 1, 2), (shared, 2, 1), (little, 0, 1), (little, 1, 0), (fixed, 1, 3)]
     workers = [run.spawn(group) for run, group, _ in cases]
     for run in (shared, little, fixed):
@@ -117,9 +117,9 @@ def _opened(run: Led, worker: Worker, connections: int) -> None:
     run.wait_beat(lambda beat: beat.open_connections == connections, f"{connections} are open", worker)
 
 
-def test_targets_by_event_by_row_and_for_others(stage: Stage) -> None:
+def test_targets_by_event_by_row_and_for_others(harness: WorkerHarness) -> None:
     slow_flush = {"events_poll": "300ms", "flush": "60s"}  # warnings do not wait for it
-    run = stage.run({"connections": 8, "warmup": "30s", "duration": "30s"}, timing=slow_flush)
+    run = harness.run({"connections": 8, "warmup": "30s", "duration": "30s"}, timing=slow_flush)
     worker = run.started()
     _opened(run, worker, 8)
 
@@ -130,8 +130,8 @@ def test_targets_by_event_by_row_and_for_others(stage: Stage) -> None:
     ):
         run.emit(SetWorkerTarget(target_connections=connections), address)
         _opened(run, worker, connections)
-    # Nobody understands the first, the second is for another, the third is of a term that is over.
-    stage.plane.change(
+    # The first is unreadable, the second is for another worker, the third belongs to an expired lease.
+    harness.plane.change(
         "INSERT INTO RUN_CONTROL_EVENTS (RUN_ID, SEQUENCE_ID, EVENT_ID, EPOCH, EVENT_TYPE, EVENT_DATA, CREATED_AT)"
         " SELECT ?, ?, ?, 1, 'DANCE', '{}', SYSDATE()",
         run.run_id,
@@ -143,7 +143,7 @@ def test_targets_by_event_by_row_and_for_others(stage: Stage) -> None:
     _opened(run, worker, 6)
     assert run.beat().last_sequence_id == last
     wait_until(lambda: any("DANCE" in line for line in run.logs("WARNING")), "the strange event is told")
-    # Events that never arrived: the row alone says it.
+    # Events that never arrived: only the row contains it.
     unseen = run.emit(SetWorkerTarget(target_connections=7), Recipient(scope=EventScope.WORKER, worker_id="worker-7"))
     run.targets = {"worker-0": ConnectionTarget(target_connections=5, sequence_id=unseen)}
     run.publish()
@@ -151,14 +151,14 @@ def test_targets_by_event_by_row_and_for_others(stage: Stage) -> None:
     run.move(RunStatus.RUNNING, Phase.MEASUREMENT)
     run.wait_beat(lambda beat: beat.phase is Phase.MEASUREMENT, "the phase of the row is believed", worker)
     wait_until(lambda: any("RUN_STATUS" in line for line in run.logs("WARNING")), "that is told")
-    # A new leader has begun: what the old one says is ignored.
-    stage.plane.expire(run.run_id, since_s=11)
-    old, run.term = run.term, stage.plane.claim(run.run_id, ttl_s=600)
+    # A new leader has begun: events of the old one are ignored.
+    harness.plane.expire(run.run_id, since_s=11)
+    old, run.term = run.term, harness.plane.claim(run.run_id, ttl_s=600)
     assert run.term.epoch == old.epoch + 1
     run.targets = {}
     run.emit(SetWorkerTarget(target_connections=4))
     _opened(run, worker, 4)
-    _emit_late(stage, run, old, SetWorkerTarget(target_connections=1))
+    _emit_late(harness, run, old, SetWorkerTarget(target_connections=1))
     run.emit(SetWorkerTarget(target_connections=3))
     _opened(run, worker, 3)
     wait_until(lambda: any("has epoch 1" in line for line in run.logs("WARNING")), "the old term's event is told")
@@ -168,9 +168,9 @@ def test_targets_by_event_by_row_and_for_others(stage: Stage) -> None:
     assert all(adds_up(window) for window in run.seen().windows)
 
 
-def _emit_late(stage: Stage, run: Led, term: Lease, command: SetWorkerTarget) -> None:
-    """An event of a term that is over, as if it had been held up on its way."""
-    stage.plane.change(
+def _emit_late(harness: WorkerHarness, run: Led, term: Lease, command: SetWorkerTarget) -> None:
+    """An event of an expired lease that was delayed on the network."""
+    harness.plane.change(
         "INSERT INTO RUN_CONTROL_EVENTS (RUN_ID, SEQUENCE_ID, EVENT_ID, EPOCH, EVENT_TYPE, EVENT_DATA, CREATED_AT)"
         " SELECT ?, ?, ?, ?, 'SET_WORKER_TARGET', ?, SYSDATE()",
         run.run_id,

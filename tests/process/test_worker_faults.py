@@ -1,6 +1,6 @@
-"""What a worker does when things break: nothing is lost, nothing is counted twice, and every number has its witness.
+"""Faults of a worker: nothing is lost, nothing is counted twice, and every number is confirmed by the server.
 
-Target and control plane are two servers, so that each can fail by itself. The target's own history says what it did.
+Target and control plane are two servers, so that each can fail alone. The history of the target contains what it did.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from loadgen.control.tables.run_status import server_time
 from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat
 from loadgen.model.run import Phase, RunStatus
 from tests.embedded_server import EmbeddedServer
-from tests.process.worker_driver import GET, Led, Stage, Worker, adds_up, staged
+from tests.process.worker_driver import GET, Led, Worker, WorkerHarness, adds_up, worker_harness
 from tests.processes import wait_until
 
 LOGIN = "/session/v1/login-request"
@@ -30,8 +30,8 @@ def control() -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture(scope="module")
-def stage(server: EmbeddedServer, control: EmbeddedServer) -> Iterator[Stage]:
-    yield from staged(server, control_server=control)
+def harness(server: EmbeddedServer, control: EmbeddedServer) -> Iterator[WorkerHarness]:
+    yield from worker_harness(server, control_server=control)
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +44,10 @@ def no_faults_left(server: EmbeddedServer, control: EmbeddedServer) -> Iterator[
 # --- the target ------------------------------------------------------------------------------------------------------
 
 
-def test_every_fault_of_the_target_is_one_failed_sample(stage: Stage, server: EmbeddedServer) -> None:
-    run = stage.run({"connections": 4}, statements=[GET], target={"statement_timeout": "1s"}, query_log={"mode": "all"})
+def test_every_fault_of_the_target_is_one_failed_sample(harness: WorkerHarness, server: EmbeddedServer) -> None:
+    run = harness.run(
+        {"connections": 4}, statements=[GET], target={"statement_timeout": "1s"}, query_log={"mode": "all"}
+    )
     worker = run.started()
     run.wait_ended(20, worker)
     expected = 0
@@ -58,7 +60,7 @@ def test_every_fault_of_the_target_is_one_failed_sample(stage: Stage, server: Em
         (3, {"kind": "big_error"}),
         (1, {"kind": "hang"}),
     ):
-        server.strike(count, match="FROM KV WHERE", **rule)
+        server.inject_fault(count, match="FROM KV WHERE", **rule)
         run.wait_ended(5, worker)
         expected += count
     wait_until(lambda: run.beat().error_count >= expected, "every failure is in a beat")
@@ -68,7 +70,8 @@ def test_every_fault_of_the_target_is_one_failed_sample(stage: Stage, server: Em
     assert adds_up(window)
     assert window.counts.failed == expected
     assert window.counts.cancelled == window.counts.skipped == 0
-    # Whoever gave up on it, the one without an answer took at least as long; what failed sooner says nothing of times.
+    # Given up by either side, the statement without a response took at least as long; earlier failures have no lower
+    # bound.
     cut_off = window.tally.whole.cut_off.response
     assert (cut_off.count, window.tally.whole.responses[1].count) == (1, 1)
     assert cut_off.min_ns >= 1_000_000_000
@@ -79,17 +82,17 @@ def test_every_fault_of_the_target_is_one_failed_sample(stage: Stage, server: Em
     assert all(len(error.example) <= 2_000 for error in window.tally.errors.values())
     assert run.seen().result.failed_operations == expected
     assert len(run.beat().last_error or "") <= 1_000
-    # The first ten of a kind are told, with the tenth saying so.
+    # The first ten of a kind are logged, and the tenth says that further ones are not.
     assert len([line for line in run.logs("ERROR") if "only counted" in line]) == 1
     assert all(len(line) < 4_100 for line in run.logs())
 
 
 @pytest.mark.slow
 def test_logins_that_fail_now_and_then_or_for_good(
-    stage: Stage, server: EmbeddedServer, control: EmbeddedServer
+    harness: WorkerHarness, server: EmbeddedServer, control: EmbeddedServer
 ) -> None:
     server.fault(match=LOGIN, kind="http_status", status=503, probability=0.3)
-    flaky = stage.run(
+    flaky = harness.run(
         {"connections": 12}, connections={"max_age": "1s"}, timing={"start": "50s", "no_connection": "3s"}
     )
     worker = flaky.spawn()
@@ -100,7 +103,7 @@ def test_logins_that_fail_now_and_then_or_for_good(
     flaky.wait_ended(12, worker)
     no = {"match": LOGIN, "kind": "error", "errno": 390100, "message": "Incorrect username or password."}
     server.fault(**no)
-    refused = stage.run()
+    refused = harness.run()
     late = refused.spawn()
     assert "Incorrect username or password" in refused.wait_dead()
     control.fault(**no)
@@ -126,8 +129,8 @@ def _away(control: EmbeddedServer) -> None:
     control.fault(match=LOGIN, kind="reset")
 
 
-def test_without_the_control_plane_the_measurement_goes_on(stage: Stage, control: EmbeddedServer) -> None:
-    run = stage.run({"connections": 2}, query_log={"mode": "all"}, timing={"no_connection": "25s"})
+def test_without_the_control_plane_the_measurement_goes_on(harness: WorkerHarness, control: EmbeddedServer) -> None:
+    run = harness.run({"connections": 2}, query_log={"mode": "all"}, timing={"no_connection": "25s"})
     worker = run.started()
     run.wait_ended(20, worker)
     beats = run.beat().count
@@ -146,12 +149,12 @@ def test_without_the_control_plane_the_measurement_goes_on(stage: Stage, control
 
 @pytest.mark.slow
 def test_a_control_plane_that_stays_away_ends_the_worker_and_nothing_is_lost(
-    stage: Stage, control: EmbeddedServer
+    harness: WorkerHarness, control: EmbeddedServer
 ) -> None:
-    run = stage.run({"connections": 2}, query_log={"mode": "all"}, timing={"no_connection": "2s"})
+    run = harness.run({"connections": 2}, query_log={"mode": "all"}, timing={"no_connection": "2s"})
     worker = run.started()
     run.wait_ended(20, worker)
-    busy = stage.loadgen("upload", run.run_id, "--format", "json")
+    busy = harness.loadgen("upload", run.run_id, "--format", "json")
     assert busy.returncode == 75
     assert "are in use" in json.loads(busy.stdout)["error"]["message"]
     _away(control)
@@ -161,7 +164,7 @@ def test_a_control_plane_that_stays_away_ends_the_worker_and_nothing_is_lost(
     control.clear_faults()
     assert run.seen().windows == []
 
-    first = stage.loadgen("upload", run.run_id)
+    first = harness.loadgen("upload", run.run_id)
     assert (first.returncode, first.stderr) == (0, "")
     window = run.seen().of(Phase.MEASUREMENT)
     done = [line for line in run.history(Phase.MEASUREMENT) if not line["error_code"]]
@@ -170,8 +173,8 @@ def test_a_control_plane_that_stays_away_ends_the_worker_and_nothing_is_lost(
     assert run.executions() == window.counts.scheduled
     assert f"{window.counts.scheduled:,} executions are stored" in first.stdout
     assert run.seen().result.status == "FAILED"
-    assert not list(stage.spool.glob("*"))
-    again = stage.loadgen("upload", run.run_id)
+    assert not list(harness.spool.glob("*"))
+    again = harness.loadgen("upload", run.run_id)
     assert again.returncode == 0
     assert "nothing to upload" in again.stdout
     assert run.executions() == window.counts.scheduled
@@ -179,9 +182,9 @@ def test_a_control_plane_that_stays_away_ends_the_worker_and_nothing_is_lost(
 
 @pytest.mark.slow
 def test_a_worker_that_beats_and_cannot_read_its_run_ends_with_its_results_stored(
-    stage: Stage, control: EmbeddedServer
+    harness: WorkerHarness, control: EmbeddedServer
 ) -> None:
-    run = stage.run({"connections": 2}, timing={"no_connection": "2s"})
+    run = harness.run({"connections": 2}, timing={"no_connection": "2s"})
     worker = run.started()
     run.wait_ended(20, worker)
     control.fault(match="AS LEASE_OVER_MS", kind="http_status", status=503)
@@ -195,8 +198,8 @@ def test_a_worker_that_beats_and_cannot_read_its_run_ends_with_its_results_store
 
 
 @pytest.mark.slow  # test_control_faults.py loses answers of every table
-def test_lost_answers_of_the_control_plane_store_nothing_twice(stage: Stage, control: EmbeddedServer) -> None:
-    run = stage.run({"connections": 2}, query_log={"mode": "all"})
+def test_lost_answers_of_the_control_plane_store_nothing_twice(harness: WorkerHarness, control: EmbeddedServer) -> None:
+    run = harness.run({"connections": 2}, query_log={"mode": "all"})
     worker = run.started()
     run.wait_ended(20, worker)
     tables = "WINDOW_RESULTS|TEST_RESULTS|QUERY_EXECUTIONS|WORKER_METRICS_SNAPSHOTS|TEST_LOGS"
@@ -211,7 +214,7 @@ def test_lost_answers_of_the_control_plane_store_nothing_twice(stage: Stage, con
         ("TEST_LOGS", "LOG_ID"),
         ("WORKER_METRICS_SNAPSHOTS", "SNAPSHOT_ID"),
     ):
-        ((rows, keys),) = stage.plane.rows(
+        ((rows, keys),) = harness.plane.rows(
             f"SELECT COUNT(*), COUNT(DISTINCT {key}) FROM {table} WHERE RUN_ID = ?", run.run_id
         )
         assert int(rows) == int(keys) > 0, table
@@ -221,13 +224,13 @@ def test_lost_answers_of_the_control_plane_store_nothing_twice(stage: Stage, con
 
 
 @pytest.mark.slow  # test_pauses.py stops a worker of a run, test_worker_truth.py the server
-def test_a_worker_that_was_stopped_for_a_while_says_so_in_its_times(stage: Stage) -> None:
-    run = stage.run({"mode": "rate", "rate": "40/s", "max_connections": 4, "arrival": "uniform"})
+def test_a_worker_that_was_paused_reports_it_in_its_times(harness: WorkerHarness) -> None:
+    run = harness.run({"mode": "rate", "rate": "40/s", "max_connections": 4, "arrival": "uniform"})
     worker = run.started()
     run.wait_ended(20, worker)
     worker.signal(signal.SIGSTOP)
-    stopped = server_time(stage.plane.session)
-    wait_until(lambda: (server_time(stage.plane.session) - stopped).total_seconds() >= 5, "five seconds have passed")
+    stopped = server_time(harness.plane.session)
+    wait_until(lambda: (server_time(harness.plane.session) - stopped).total_seconds() >= 5, "five seconds have passed")
     beats = run.beat().count
     worker.signal(signal.SIGCONT)
     run.wait_beat(lambda beat: beat.count > beats + 3 and beat.status == "RUNNING", "it beats again", worker)
@@ -244,18 +247,20 @@ def test_a_worker_that_was_stopped_for_a_while_says_so_in_its_times(stage: Stage
     assert late.sum_ns - whole.succeeded.service.sum_ns > 100 * 2e9
 
 
-def test_what_does_not_end_in_time_is_cancelled_on_the_server(stage: Stage, server: EmbeddedServer) -> None:
+def test_statements_that_do_not_end_in_time_are_cancelled_on_the_server(
+    harness: WorkerHarness, server: EmbeddedServer
+) -> None:
     """A drain that is too short, and a statement that not even the server can end."""
     before = server.ask("/__loadgen/stats")["open_sessions"]
-    short = stage.run({"connections": 2}, statements=[LONG], target={"statement_timeout": "300s"})
-    stuck = stage.run({"connections": 1}, statements=[GET], target={"statement_timeout": "300s"})
+    short = harness.run({"connections": 2}, statements=[LONG], target={"statement_timeout": "300s"})
+    stuck = harness.run({"connections": 1}, statements=[GET], target={"statement_timeout": "300s"})
     workers = {"short": short.spawn(), "stuck": stuck.spawn()}
     for name, run in (("short", short), ("stuck", stuck)):
         run.move(RunStatus.STARTING)
         run.wait_status("WAITING", workers[name])
         run.start()
     stuck.wait_ended(5, workers["stuck"])
-    server.strike(1, match="FROM KV WHERE", kind="hang")
+    server.inject_fault(1, match="FROM KV WHERE", kind="hang")
     for name, run, executing in (("short", short, 2), ("stuck", stuck, 1)):
         run.wait_beat(_executes(executing), f"{name} executes", workers[name])
     short.stop(drain_s=0.3)
@@ -268,8 +273,8 @@ def test_what_does_not_end_in_time_is_cancelled_on_the_server(stage: Stage, serv
 
 
 @pytest.mark.slow
-def test_a_second_sigterm_cancels_what_is_under_way(stage: Stage) -> None:
-    run = stage.run(
+def test_a_second_sigterm_cancels_what_is_under_way(harness: WorkerHarness) -> None:
+    run = harness.run(
         {"connections": 2}, statements=[LONG], target={"statement_timeout": "300s"}, timing={"drain_interrupt": "300s"}
     )
     worker = run.started()
@@ -297,18 +302,18 @@ def _executes(statements: int) -> Callable[[WorkerHeartbeat], bool]:
 
 
 @pytest.mark.slow
-def test_how_much_of_the_query_log_is_kept(stage: Stage, server: EmbeddedServer) -> None:
-    sample = stage.run(query_log={"mode": "sample", "sample_rate": 0.3})
-    errors = stage.run(statements=[GET], query_log={"mode": "errors"})
-    capped = stage.run(query_log={"mode": "all", "max_rows": 30})
-    full = stage.run(query_log={"mode": "all"})
+def test_how_much_of_the_query_log_is_kept(harness: WorkerHarness, server: EmbeddedServer) -> None:
+    sample = harness.run(query_log={"mode": "sample", "sample_rate": 0.3})
+    errors = harness.run(statements=[GET], query_log={"mode": "errors"})
+    capped = harness.run(query_log={"mode": "all", "max_rows": 30})
+    full = harness.run(query_log={"mode": "all"})
     workers = [sample.spawn(), errors.spawn(), capped.spawn(), full.spawn(preexec_fn=_small_disk)]
     runs = (sample, errors, capped, full)
     for run, worker in zip(runs, workers, strict=True):
         run.move(RunStatus.STARTING)
         run.wait_status("WAITING", worker)
         run.start()
-    server.strike(7, match="FROM KV WHERE", kind="error")
+    server.inject_fault(7, match="FROM KV WHERE", kind="error")
     for run, worker in zip(runs, workers, strict=True):
         run.wait_ended(120, worker)
         run.stopped(worker)
@@ -325,5 +330,5 @@ def test_how_much_of_the_query_log_is_kept(stage: Stage, server: EmbeddedServer)
 
 
 def _small_disk() -> None:
-    """Every file of the process may have so many bytes."""
+    """Every file of the process is limited to this size."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000))

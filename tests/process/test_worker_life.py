@@ -21,7 +21,7 @@ from loadgen.results.run_record import worker_seconds
 from loadgen.tui.history import coarsen_second
 from tests.control_plane import retries
 from tests.embedded_server import EmbeddedServer
-from tests.process.worker_driver import GET, NAP, Led, Stage, Worker, adds_up, staged
+from tests.process.worker_driver import GET, NAP, Led, Worker, WorkerHarness, adds_up, worker_harness
 from tests.processes import wait_until
 
 PUT = {
@@ -33,23 +33,23 @@ PUT = {
 
 
 @pytest.fixture(scope="module")
-def stage(server: EmbeddedServer) -> Iterator[Stage]:
-    yield from staged(server)
+def harness(server: EmbeddedServer) -> Iterator[WorkerHarness]:
+    yield from worker_harness(server)
 
 
 # --- a whole life ----------------------------------------------------------------------------------------------------
 
 
-def test_a_run_from_start_to_end(stage: Stage) -> None:
-    before = wait_until(lambda: stage.server.ask("/__loadgen/stats")["open_sessions"], "the server answers")
-    run = stage.run(
+def test_a_run_from_start_to_end(harness: WorkerHarness) -> None:
+    before = wait_until(lambda: harness.server.ask("/__loadgen/stats")["open_sessions"], "the server answers")
+    run = harness.run(
         {"connections": 4, "warmup": "30s", "duration": "30s"},
         statements=[GET | {"weight": 4}, PUT],
         query_log={"mode": "all"},
     )
     worker = run.spawn(environ={"LOADGEN_LABELS": "zone=eu,disk=ssd"})
     assert run.wait_beat(lambda beat: beat.status in ("STARTING", "WAITING"), "it registers", worker).count >= 1
-    labels = stage.plane.rows("SELECT LABELS FROM WORKER_HEARTBEATS WHERE RUN_ID = ?", run.run_id)
+    labels = harness.plane.rows("SELECT LABELS FROM WORKER_HEARTBEATS WHERE RUN_ID = ?", run.run_id)
     assert labels == [('["disk=ssd","zone=eu"]',)]
     run.move(RunStatus.STARTING)
     waiting = run.wait_status("WAITING", worker)
@@ -85,10 +85,10 @@ def test_a_run_from_start_to_end(stage: Stage) -> None:
     assert seen.result.read_operations + seen.result.write_operations == measured.counts.succeeded
     assert run.executions() == sum(window.counts.scheduled for window in seen.windows)
     _beat_tells_what_is_stored(run, last)
-    assert not list(stage.spool.glob("*"))
-    assert stage.plane.rows("SELECT COUNT(*) FROM TEST_RESULTS WHERE RUN_ID = ?", run.run_id) == [(1,)]
+    assert not list(harness.spool.glob("*"))
+    assert harness.plane.rows("SELECT COUNT(*) FROM TEST_RESULTS WHERE RUN_ID = ?", run.run_id) == [(1,)]
     _check_told(run)
-    _nothing_is_left(worker, stage, before)
+    _nothing_is_left(worker, harness, before)
 
 
 def _beat_tells_what_is_stored(run: Led, beat: WorkerHeartbeat) -> None:
@@ -121,20 +121,20 @@ def _check_told(run: Led) -> None:
     assert 0.0 <= (run.beat().cpu_percent or 0.0) <= 100.0 * (os.cpu_count() or 1)
 
 
-def _nothing_is_left(worker: Worker, stage: Stage, sessions: int) -> None:
+def _nothing_is_left(worker: Worker, harness: WorkerHarness, sessions: int) -> None:
     assert not psutil.pid_exists(worker.process.pid) or worker.process.poll() is not None
     with pytest.raises(ProcessLookupError):
         os.killpg(worker.process.pid, 0)
-    wait_until(lambda: stage.server.ask("/__loadgen/stats")["open_sessions"] <= sessions, "its sessions are closed")
+    wait_until(lambda: harness.server.ask("/__loadgen/stats")["open_sessions"] <= sessions, "its sessions are closed")
 
 
 # --- 0: an orderly end, before there was any load --------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_waiting_worker_obeys_every_way_to_end(stage: Stage) -> None:
-    runs = {name: stage.run() for name in ("STOP", "CANCELLING", "STOPPING", "FAILED", "SIGTERM", "TERMINAL")}
-    other = stage.run({"connections": 4}, workers=2)
+def test_a_waiting_worker_obeys_every_way_to_end(harness: WorkerHarness) -> None:
+    runs = {name: harness.run() for name in ("STOP", "CANCELLING", "STOPPING", "FAILED", "SIGTERM", "TERMINAL")}
+    other = harness.run({"connections": 4}, workers=2)
     runs["TERMINAL"].move(RunStatus.FAILED)
     workers = {name: run.spawn() for name, run in runs.items()} | {"other": other.spawn(0)}
     assert workers["TERMINAL"].exit_code() == 0, "a run that is over before the worker came"
@@ -145,7 +145,7 @@ def test_a_waiting_worker_obeys_every_way_to_end(stage: Stage) -> None:
     other.wait_status("WAITING", workers["other"])
 
     runs["STOP"].stop()
-    run_status.cancel(stage.plane.session, retries(), runs["CANCELLING"].run_id, "a user wants it")
+    run_status.cancel(harness.plane.session, patience(), runs["CANCELLING"].run_id, "a user wants it")
     runs["STOPPING"].move(RunStatus.STOPPING, Phase.COOLDOWN)
     runs["FAILED"].move(RunStatus.FAILED)
     workers["SIGTERM"].signal(signal.SIGTERM)
@@ -157,7 +157,7 @@ def test_a_waiting_worker_obeys_every_way_to_end(stage: Stage) -> None:
         assert runs[name].wait_status("COMPLETED").last_error is None
         assert runs[name].seen().windows == []
     seen = other.beat().count
-    other.wait_beat(lambda beat: beat.count > seen + 3, "the STOP of somebody else is passed over", workers["other"])
+    other.wait_beat(lambda beat: beat.count > seen + 3, "the STOP of another run is ignored", workers["other"])
     assert other.beat().status == "WAITING"
     other.stop()
     assert workers["other"].exit_code() == 0
@@ -167,17 +167,19 @@ def test_a_waiting_worker_obeys_every_way_to_end(stage: Stage) -> None:
 
 
 @pytest.mark.slow
-def test_what_cannot_work_ends_with_1_and_says_why(stage: Stage) -> None:
-    refused = stage.run(statements=[NAP, {"name": "broken", "kind": "read", "sql": "SELECT NOTHERE FROM KV"}])
-    strange = stage.run(workers=2)
-    spool = stage.run(query_log={"mode": "all"})
-    duplicate = stage.run()
-    (stage.folder / "file").write_text("")
+def test_permanent_errors_end_it_with_1_and_the_reason(harness: WorkerHarness) -> None:
+    refused = harness.run(statements=[NAP, {"name": "broken", "kind": "read", "sql": "SELECT NOTHERE FROM KV"}])
+    strange = harness.run(workers=2)
+    spool = harness.run(query_log={"mode": "all"})
+    duplicate = harness.run()
+    (harness.folder / "file").write_text("")
     workers = {
-        "unknown": stage.spawn(["--run-id", "no-such-run", "--worker-group-id", "0", "--worker-group-count", "1"], {}),
+        "unknown": harness.spawn(
+            ["--run-id", "no-such-run", "--worker-group-id", "0", "--worker-group-count", "1"], {}
+        ),
         "refused": refused.spawn(),
-        "count": stage.spawn(["--run-id", strange.run_id, "--worker-group-id", "0", "--worker-group-count", "3"], {}),
-        "spool": spool.spawn(environ={"LOADGEN_SPOOL_DIR": str(stage.folder / "file" / "spool")}),
+        "count": harness.spawn(["--run-id", strange.run_id, "--worker-group-id", "0", "--worker-group-count", "3"], {}),
+        "spool": spool.spawn(environ={"LOADGEN_SPOOL_DIR": str(harness.folder / "file" / "spool")}),
         "database": refused.spawn(worker_id="worker-9", environ={"LOADGEN_CONTROL_DATABASE": "NOWHERE"}),
         "first": duplicate.spawn(),
     }
@@ -206,10 +208,10 @@ def test_what_cannot_work_ends_with_1_and_says_why(stage: Stage) -> None:
     assert workers["first"].exit_code() == 0
 
 
-# --- 3 and 4: nobody leads -------------------------------------------------------------------------------------------
+# --- 3 and 4: no leader ----------------------------------------------------------------------------------------------
 
 
-def take_row(stage: Stage, run: Led, worker: Worker) -> None:
+def take_row(harness: WorkerHarness, run: Led, worker: Worker) -> None:
     """Write another process into the row of a worker, until the worker has seen it.
 
     A beat that waits for this very statement writes back what it saw when it began, the process id too: `replace` is
@@ -218,17 +220,17 @@ def take_row(stage: Stage, run: Led, worker: Worker) -> None:
     pid = worker.process.pid + 1
 
     def taken() -> bool:
-        stage.plane.change("UPDATE WORKER_HEARTBEATS SET PID = ? WHERE RUN_ID = ?", pid, run.run_id)
+        harness.plane.change("UPDATE WORKER_HEARTBEATS SET PID = ? WHERE RUN_ID = ?", pid, run.run_id)
         return worker.gone() is not None
 
     wait_until(taken, f"the worker ends whose row is another's: {worker.said}")
 
 
 @pytest.mark.slow
-def test_without_a_leader_a_worker_ends(stage: Stage) -> None:
-    unstarted = stage.run(timing={"start": "1s"})
-    lost = stage.run(timing={"orchestrator_lost": "3s"})
-    orphan, replaced = stage.run(), stage.run()
+def test_without_a_leader_a_worker_ends(harness: WorkerHarness) -> None:
+    unstarted = harness.run(timing={"start": "1s"})
+    lost = harness.run(timing={"orchestrator_lost": "3s"})
+    orphan, replaced = harness.run(), harness.run()
     reader, writer = os.pipe()
     workers = {
         "unstarted": unstarted.spawn(),
@@ -240,10 +242,10 @@ def test_without_a_leader_a_worker_ends(stage: Stage) -> None:
     lost.wait_ended(20, workers["lost"])
     replaced.wait_ended(20, workers["replaced"])
 
-    stage.plane.expire(lost.run_id, since_s=3.5)
+    harness.plane.expire(lost.run_id, since_s=3.5)
     orphan.wait_status("WAITING", workers["orphan"])
     os.close(writer)
-    take_row(stage, replaced, workers["replaced"])
+    take_row(harness, replaced, workers["replaced"])
 
     for name, run, code, said in (
         ("unstarted", unstarted, 3, "no START within 1 s"),
@@ -257,15 +259,15 @@ def test_without_a_leader_a_worker_ends(stage: Stage) -> None:
     assert adds_up(window)
     assert window.counts.succeeded + window.counts.failed == len(lost.history(Phase.MEASUREMENT))
     assert lost.seen().result.status == "FAILED"
-    # Whoever was replaced leaves the row, and the results, to the other.
+    # A replaced worker leaves the row, and the results, to its successor.
     assert workers["replaced"].exit_code() == 4
     assert "was replaced by another process" in workers["replaced"].said
     assert replaced.beat().status == "RUNNING"
     assert replaced.seen().windows == []
 
 
-def test_a_late_process_takes_the_place_of_a_dead_one(stage: Stage) -> None:
-    run = stage.run({"warmup": "30s", "duration": "30s"})
+def test_a_late_process_replaces_a_dead_one(harness: WorkerHarness) -> None:
+    run = harness.run({"warmup": "30s", "duration": "30s"})
     first = run.started()
     run.wait_ended(20, first)
     run.emit(SetPhase(phase=Phase.MEASUREMENT))
@@ -287,8 +289,8 @@ def test_a_late_process_takes_the_place_of_a_dead_one(stage: Stage) -> None:
 
 
 @pytest.mark.slow
-def test_no_process_takes_a_place_whose_values_it_would_draw_again(stage: Stage) -> None:
-    adding = stage.run({"connections": 1}, statements=[{**PUT, "sql": "SELECT ?::NUMBER"}])
+def test_no_process_takes_a_place_whose_values_it_would_draw_again(harness: WorkerHarness) -> None:
+    adding = harness.run({"connections": 1}, statements=[{**PUT, "sql": "SELECT ?::NUMBER"}])
     _die(adding, adding.started())
 
     again = adding.spawn()

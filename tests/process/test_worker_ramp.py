@@ -17,7 +17,7 @@ from loadgen.control.tables.run_status import server_time
 from loadgen.model.event import SetWorkerTarget
 from loadgen.model.run import Phase
 from tests.embedded_server import EmbeddedServer
-from tests.process.worker_driver import Led, Stage, Worker, adds_up, staged
+from tests.process.worker_driver import Led, Worker, WorkerHarness, adds_up, worker_harness
 from tests.processes import wait_until
 
 STATEMENT_MS = 300.0
@@ -28,9 +28,9 @@ Line = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def stage(server: EmbeddedServer) -> Iterator[Stage]:
+def harness(server: EmbeddedServer) -> Iterator[WorkerHarness]:
     server.model(WAREHOUSE, slots=200)
-    yield from staged(server)
+    yield from worker_harness(server)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Moved:
 
 
 @pytest.mark.slow
-def test_clients_follow_the_line_up_and_down(stage: Stage) -> None:
-    run = stage.run({"connections": 64}, statements=[NAP], target={"warehouse": WAREHOUSE})
+def test_clients_follow_the_line_up_and_down(harness: WorkerHarness) -> None:
+    run = harness.run({"connections": 64}, statements=[NAP], target={"warehouse": WAREHOUSE})
     worker = run.started()
     run.emit(SetWorkerTarget(target_connections=4))
     _hold(run, worker, 4)
@@ -68,7 +68,7 @@ def test_clients_follow_the_line_up_and_down(stage: Stage) -> None:
     assert window.counts.succeeded == len(lines)
     assert all(not line["error_code"] and line["total_ms"] >= STATEMENT_MS * 0.95 for line in lines)
     _never_too_many(lines, up)
-    _nobody_leaves_early(stage, lines, down)
+    _no_client_leaves_early(harness, lines, down)
     after = {line["session_id"] for line in lines if line["start_ms"] > down.reached_ms}
     assert len(after) <= 8
 
@@ -80,7 +80,7 @@ def _hold(run: Led, worker: Worker, clients: int) -> None:
 def _ramp(run: Led, worker: Worker, first: int, last: int) -> Moved:
     moment = run.soon(1.0)
     run.emit(SetWorkerTarget(target_connections=last, ramp_s=RAMP_S, effective_at=moment))
-    # Connections are open before they are needed: that says nothing about the line.
+    # Connections are open before they are needed: that does not change the ramp.
     end = datetime.fromisoformat(moment) + timedelta(seconds=RAMP_S)
     wait_until(lambda: server_time(run.plane.session) >= end, "the ramp is over", unless=worker.gone)
     _hold(run, worker, last)
@@ -102,10 +102,10 @@ def _never_too_many(lines: list[Line], moved: Moved) -> None:
         assert running <= moved.at(moment_ms) + 1
 
 
-def _nobody_leaves_early(stage: Stage, lines: list[Line], moved: Moved) -> None:
-    """The n-th client to leave closes its session no sooner than the ramp allows n to be gone."""
+def _no_client_leaves_early(harness: WorkerHarness, lines: list[Line], moved: Moved) -> None:
+    """The n-th client to leave closes its session no earlier than the ramp allows."""
     clients = {line["session_id"] for line in lines}
-    requests = stage.server.ask(f"/__loadgen/journal?path=/session&since={moved.began_ms}")
+    requests = harness.server.ask(f"/__loadgen/journal?path=/session&since={moved.began_ms}")
     left = sorted(one["at_ms"] for one in requests if one["path"] == "/session" and one["session_id"] in clients)[
         : moved.first - moved.last
     ]  # the others leave at the end of the run

@@ -1,4 +1,5 @@
-"""Sessions of a worker's clients that end, and their transactions: the server's history says what became of each."""
+"""Sessions of a worker's clients that end, and their transactions: the history of the server shows the outcome of
+each."""
 
 from __future__ import annotations
 
@@ -10,20 +11,20 @@ import pytest
 from loadgen.metrics.recorder import Outcome
 from loadgen.model.run import Phase, RunStatus
 from tests.embedded_server import EmbeddedServer
-from tests.process.worker_driver import GET, Led, Stage, adds_up, staged
+from tests.process.worker_driver import GET, Led, WorkerHarness, adds_up, worker_harness
 from tests.processes import wait_until
 
 
 @pytest.fixture(scope="module")
-def stage(server: EmbeddedServer) -> Iterator[Stage]:
-    yield from staged(server)
+def harness(server: EmbeddedServer) -> Iterator[WorkerHarness]:
+    yield from worker_harness(server)
 
 
-def test_sessions_that_the_server_ends_are_replaced(stage: Stage, server: EmbeddedServer) -> None:
-    run = stage.run({"connections": 3}, statements=[GET])
+def test_sessions_that_the_server_ends_are_replaced(harness: WorkerHarness, server: EmbeddedServer) -> None:
+    run = harness.run({"connections": 3}, statements=[GET])
     worker = run.started()
     run.wait_ended(10, worker)
-    server.strike(6, match="FROM KV WHERE", kind="expire_session")
+    server.inject_fault(6, match="FROM KV WHERE", kind="expire_session")
     run.wait_beat(lambda beat: beat.open_connections == 3, "its sessions are back", worker)
     run.wait_ended(30, worker)
     run.stopped(worker)
@@ -35,9 +36,9 @@ def test_sessions_that_the_server_ends_are_replaced(stage: Stage, server: Embedd
 
 
 @pytest.mark.slow  # test_sessions.py has connections that end after a number of statements
-def test_sessions_that_are_worn_or_old_are_replaced(stage: Stage) -> None:
-    worn = stage.run({"connections": 2}, connections={"max_statements": 10})
-    old = stage.run({"connections": 2}, connections={"max_age": "1s"})
+def test_sessions_that_are_worn_or_old_are_replaced(harness: WorkerHarness) -> None:
+    worn = harness.run({"connections": 2}, connections={"max_statements": 10})
+    old = harness.run({"connections": 2}, connections={"max_age": "1s"})
     workers = [run.spawn() for run in (worn, old)]
     for run, worker in zip((worn, old), workers, strict=True):
         run.move(RunStatus.STARTING)
@@ -70,9 +71,9 @@ def _check_answered(run: Led) -> None:
     assert window.counts.succeeded == sum(not line["error_code"] for line in run.history(Phase.MEASUREMENT))
 
 
-def test_transactions_and_expectations(stage: Stage) -> None:
-    stage.sql("CREATE HYBRID TABLE ACCOUNT (ID NUMBER(38,0) PRIMARY KEY, V NUMBER(38,0))")
-    stage.sql("INSERT INTO ACCOUNT VALUES (1, 0), (2, 0), (3, 0)")
+def test_transactions_and_expectations(harness: WorkerHarness) -> None:
+    harness.sql("CREATE HYBRID TABLE ACCOUNT (ID NUMBER(38,0) PRIMARY KEY, V NUMBER(38,0))")
+    harness.sql("INSERT INTO ACCOUNT VALUES (1, 0), (2, 0), (3, 0)")
     statements = [
         {
             "name": "pay",
@@ -92,11 +93,11 @@ def test_transactions_and_expectations(stage: Stage) -> None:
         },
         {"name": "none", "kind": "read", "sql": "SELECT V FROM KV WHERE ID = -1", "expect": {"rows": 1}},
     ]
-    run = stage.run({"connections": 1}, statements=statements, target={"warehouse": "QUICK_WH"})  # locks are short
+    run = harness.run({"connections": 1}, statements=statements, target={"warehouse": "QUICK_WH"})  # locks are short
     worker = run.started()
     run.wait_ended(40, worker)
-    stage.sql("ALTER SESSION SET HYBRID_TABLE_LOCK_TIMEOUT = 60")
-    stage.sql("UPDATE ACCOUNT SET V = 7 WHERE ID = 3")  # its lock is free between transactions
+    harness.sql("ALTER SESSION SET HYBRID_TABLE_LOCK_TIMEOUT = 60")
+    harness.sql("UPDATE ACCOUNT SET V = 7 WHERE ID = 3")  # its lock is free between transactions
     run.stopped(worker)
 
     window = run.seen().of(Phase.MEASUREMENT)
@@ -107,7 +108,7 @@ def test_transactions_and_expectations(stage: Stage) -> None:
     assert tally["fail"].ended.succeeded == tally["none"].ended.succeeded == 0
     assert tally["pay"].ended.failed == 0
     paid = tally["pay"].ended.succeeded
-    assert [int(value) for (value,) in stage.sql("SELECT V FROM ACCOUNT ORDER BY ID")] == [paid, -paid, 7]
+    assert [int(value) for (value,) in harness.sql("SELECT V FROM ACCOUNT ORDER BY ID")] == [paid, -paid, 7]
     texts = [line["sql_text"] for line in run.history(Phase.MEASUREMENT)]
     failed = tally["fail"].ended.failed
     assert [texts.count(word) for word in ("COMMIT", "ROLLBACK", "BEGIN")] == [paid, failed, paid + failed]

@@ -18,7 +18,7 @@ from loadgen.model.event import SetPhase
 from loadgen.model.run import Phase, RunStatus
 from loadgen.units import NS_PER_MS, NS_PER_S
 from tests.embedded_server import EmbeddedServer
-from tests.process.worker_driver import GET, Led, Stage, Worker, adds_up, staged
+from tests.process.worker_driver import GET, Led, Worker, WorkerHarness, adds_up, worker_harness
 
 CLIENTS = 8
 STATEMENTS = 1_000  # p99 has ten above it
@@ -29,10 +29,10 @@ SHOWN = {name: PERCENTILES[name] for name in ("p50", "p90", "p95", "p99")}
 
 
 @pytest.fixture(scope="module")
-def stage(server: EmbeddedServer) -> Iterator[Stage]:
-    """The target has a server of its own, because it is stopped and slow."""
+def harness(server: EmbeddedServer) -> Iterator[WorkerHarness]:
+    """The target has a separate server, because it is paused and slow."""
     with EmbeddedServer("--service-time", "lognormal(20ms,0.5)") as target:
-        yield from staged(target, control_server=server)
+        yield from worker_harness(target, control_server=server)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class Truth:
 
 
 @pytest.fixture(scope="module")
-def truth(stage: Stage) -> Truth:
+def truth(harness: WorkerHarness) -> Truth:
     load = {"connections": CLIENTS, "warmup": "30s", "duration": "60s"}
-    led = stage.run(load, statements=[GET], query_log={"mode": "all"})
+    led = harness.run(load, statements=[GET], query_log={"mode": "all"})
     worker = led.started()
     led.wait_ended(CLIENTS, worker)
     begin_measurement(led, worker, duration_s=60)
@@ -76,7 +76,7 @@ def begin_measurement(led: Led, worker: Worker, *, duration_s: int) -> None:
 
 
 def texts_of(led: Led) -> tuple[str, ...]:
-    return tuple(line["sql_text"] for line in led.stage.server.ask(f"/__loadgen/history?tag={led.run_id}"))
+    return tuple(line["sql_text"] for line in led.harness.server.ask(f"/__loadgen/history?tag={led.run_id}"))
 
 
 def test_worker_log_and_server_speak_of_the_same_statements(truth: Truth) -> None:
@@ -124,15 +124,15 @@ def test_the_sum_of_all_times_is_exact(truth: Truth) -> None:
 
 
 @pytest.fixture(scope="module")
-def stalled(stage: Stage) -> tuple[WindowResult, int, tuple[str, ...]]:
+def stalled(harness: WorkerHarness) -> tuple[WindowResult, int, tuple[str, ...]]:
     """An open loop that meets two seconds in which the server stands still: its window, how many statements the server
     has executed for it, and every text of the run."""
     load = {"mode": "rate", "rate": f"{RATE}/s", "arrival": "uniform", "max_connections": CLIENTS}
-    led = Led(stage, {**load, "warmup": "30s", "duration": f"{WINDOW_S}s"}, 1, {"statements": [GET]})
+    led = Led(harness, {**load, "warmup": "30s", "duration": f"{WINDOW_S}s"}, 1, {"statements": [GET]})
     worker = led.started()
     begin_measurement(led, worker, duration_s=WINDOW_S)
     led.wait_ended(RATE // 2, worker)
-    stall(stage.server)
+    stall(harness.server)
     led.wait_beat(lambda beat: beat.phase is Phase.COOLDOWN, "the window has closed", worker)
     led.stop()
     assert worker.exit_code() == 0, worker.said
@@ -146,7 +146,7 @@ def test_a_stall_of_the_server_is_charged_to_everyone_who_was_due_in_it(stalled)
 
     assert adds_up(window)
     assert window.counts.scheduled == pytest.approx(RATE * WINDOW_S, rel=0.02)
-    # Whoever was due in the first second of the stall waited for more than a second: an eighth of all.
+    # Statements due in the first second of the stall waited for more than a second: an eighth of all.
     slow = longer_than(times.response, NS_PER_S)
     assert slow >= 0.9 * RATE * (STALL_S - 1.0)
     p95 = quantile(PERCENTILES["p95"], times.response)

@@ -65,7 +65,7 @@ WAREHOUSE = "STAGE_WH"
 _numbers = itertools.count(1)
 
 
-class Stage:
+class WorkerHarness:
     """Where runs are played. `close()` when done."""
 
     def __init__(self, server: EmbeddedServer, *, control_server: EmbeddedServer | None = None) -> None:
@@ -204,8 +204,8 @@ class Seen:
 class Led:
     """One run, and what its leader does."""
 
-    def __init__(self, stage: Stage, load: Mapping[str, Any], workers: int, more: Mapping[str, Any]) -> None:
-        self.stage, self.plane = stage, stage.plane
+    def __init__(self, harness: WorkerHarness, load: Mapping[str, Any], workers: int, more: Mapping[str, Any]) -> None:
+        self.harness, self.plane = harness, harness.plane
         self.run_id = f"run-{os.getpid()}-{next(_numbers)}"
         self.workers = workers
         sections = dict(more)
@@ -215,7 +215,7 @@ class Led:
             "connection": "embedded",
             "target": {
                 "warehouse": WAREHOUSE,
-                "database": stage.database,
+                "database": harness.database,
                 "schema": "PUBLIC",
                 **sections.pop("target", {}),
             },
@@ -226,7 +226,7 @@ class Led:
             "timing": QUICK | sections.pop("timing", {}),
             **sections,
         }
-        path = stage.folder / f"{self.run_id}.yaml"
+        path = harness.folder / f"{self.run_id}.yaml"
         path.write_text(json.dumps(document))
         self.scenario = with_workers(read_scenario(path, environ=os.environ).scenario, 2)
         run_status.create(
@@ -252,7 +252,7 @@ class Led:
     ) -> Worker:
         place = ["--worker-group-id", str(group), "--worker-group-count", str(self.workers)]
         name = ["--worker-id", worker_id or f"worker-{group}"]
-        return self.stage.spawn(["--run-id", self.run_id, *name, *place], environ or {}, **options)
+        return self.harness.spawn(["--run-id", self.run_id, *name, *place], environ or {}, **options)
 
     def started(self, **options: Any) -> Worker:
         """A worker that is RUNNING."""
@@ -263,7 +263,7 @@ class Led:
         self.wait_status("RUNNING", worker)
         return worker
 
-    # --- what the leader says ----------------------------------------------------------------------------------------
+    # --- events of the leader -----------------------------------------------------------------------------------------
 
     def move(self, to: RunStatus, phase: Phase | None = None) -> None:
         to_phase = phase or self.phase
@@ -331,11 +331,11 @@ class Led:
         return self.wait_beat(lambda beat: beat.status == status, f"{worker_id} is {status}", worker, worker_id)
 
     def wait_dead(self) -> str:
-        """What it said last."""
+        """Its last heartbeat."""
         return self.wait_status("DEAD").last_error or ""
 
     def wait_ended(self, statements: int, worker: Worker | None = None, worker_id: str = "worker-0") -> None:
-        """Until so many more statements than now have ended."""
+        """Until this many more statements have ended."""
         before = self.totals(worker_id).ended
         wait_until(
             lambda: self.totals(worker_id).ended >= before + statements,
@@ -364,8 +364,8 @@ class Led:
         return [row.message for row in rows if level is None or row.level == level]
 
     def history(self, phase: Phase, *, step: int | None = None) -> list[dict[str, Any]]:
-        """What the server says it executed under this run's tag of a phase."""
-        lines = self.stage.server.ask(f"/__loadgen/history?tag={self.run_id}")
+        """What the server executed under the tag of this run and phase."""
+        lines = self.harness.server.ask(f"/__loadgen/history?tag={self.run_id}")
         return [
             line
             for line in lines
@@ -378,11 +378,11 @@ def adds_up(window: WindowResult) -> bool:
     return counts.scheduled == counts.skipped + counts.succeeded + counts.failed + counts.cancelled
 
 
-def staged(server: EmbeddedServer, **more: Any) -> Iterator[Stage]:
+def worker_harness(server: EmbeddedServer, **more: Any) -> Iterator[WorkerHarness]:
     """For a fixture. Statements take 20 ms: clients that wait for answers leave the processor to others."""
     server.model(WAREHOUSE, service_time="20ms")
-    stage = Stage(server, **more)
+    harness = WorkerHarness(server, **more)
     try:
-        yield stage
+        yield harness
     finally:
-        stage.close()
+        harness.close()

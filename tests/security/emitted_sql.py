@@ -132,7 +132,7 @@ class Read:
 
 
 def read(sql: str) -> Read:
-    """Raises AssertionError for what is more than one statement, or not read alike by every lexer."""
+    """Raises AssertionError for more than one statement, and for text that lexers read differently."""
     literals, quoted, rest = [], [], []
     end = 0
     for token in _TOKEN.finditer(sql):

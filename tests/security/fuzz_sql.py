@@ -44,12 +44,12 @@ TIMEOUT_S = 10  # each statement asks for it
 SLOW_S, SLOW_CPU_S = 20.0, 5.0  # a machine that is busy otherwise makes answers slow, but uses no processor time here
 FROZEN_S, FROZEN_CPU_S = 5.0, 3.0
 BEAT_S = 0.5
-STATE_S = 120.0  # between two looks at PostgreSQL's state
+STATE_S = 120.0  # between two polls of PostgreSQL's state
 MEMORY_BYTES, ADDRESS_BYTES = 3 << 30, 6 << 30  # a finding; the limit of one process
 EXAMPLES = 5
 TRIALS = 60  # statements to make one example short
 GONE = ("390100", "390111", "390112", "390104")
-RESOURCES = "needs more memory or temporary files"  # an error that users can cause, told as such
+RESOURCES = "needs more memory or temporary files"  # an error that users can cause, reported as such
 BIND_TYPES = ("TEXT", "FIXED", "REAL", "BOOLEAN", "DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_TZ", "BINARY", "x'; --")
 _NAMES = re.compile(r'"[^"]*"|[0-9]+')
 STATE = {
@@ -98,7 +98,7 @@ def _limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
 
 
-class Bench:
+class FuzzHarness:
     """A server with canaries, started again when it dies."""
 
     def __init__(self, folder: Path, findings: Findings) -> None:
@@ -125,7 +125,7 @@ class Bench:
         with asyncio.Runner() as runner:
             raw = RawPostgres(runner, self.server.data_dir, SUPERUSER)
             raw.execute(f"CREATE TABLE public.fuzz_canary AS SELECT '{self.secret}'::text AS secret")
-            # The log then tells what PostgreSQL said of a statement.
+            # The log then contains PostgreSQL's message about a statement.
             raw.execute(f"ALTER ROLE {STATEMENT_ROLE} SET log_min_messages = 'error'")
             raw.execute(f"ALTER ROLE {STATEMENT_ROLE} SET log_error_verbosity = 'verbose'")
             raw.close()
@@ -199,11 +199,11 @@ class Bench:
 class Attacker(threading.Thread):
     """One session that sends statements until the end, and judges the answers."""
 
-    def __init__(self, bench: Bench, number: int, seed: int, end_s: float) -> None:
+    def __init__(self, harness: FuzzHarness, number: int, seed: int, end_s: float) -> None:
         super().__init__(name=f"attacker-{number}")
-        self.bench, self.number, self.end_s = bench, number, end_s
-        self.findings = bench.findings
-        self.texts = Texts(seed * 1_000 + number, str(bench.canary_file))
+        self.harness, self.number, self.end_s = harness, number, end_s
+        self.findings = harness.findings
+        self.texts = Texts(seed * 1_000 + number, str(harness.canary_file))
         self.rng = random.Random(seed * 1_000 + number)
         self.outcomes: Counter[str] = Counter()
         self.current = ""
@@ -219,16 +219,16 @@ class Attacker(threading.Thread):
                         return
                     self._attack()
             except (OSError, http.client.HTTPException, Refused) as error:
-                if not self.bench.alive():
+                if not self.harness.alive():
                     self.findings.add("server died", self.current, repr(error))
-                    self.bench.revive()
+                    self.harness.revive()
                 self.wire = None
 
     def _furnish(self) -> None:
         if self.wire is not None:
             self.wire.post("/session?delete=true", {})
             self.wire.close()
-        self.wire = Wire(self.bench.server, f"attacker{self.number}")
+        self.wire = Wire(self.harness.server, f"attacker{self.number}")
         for statement in (*FURNITURE, *ROWS_TABLE):
             self.wire.sql(statement.replace("DATABASE REFUSED", f"DATABASE FUZZ{self.number}"))
 
@@ -252,16 +252,16 @@ class Attacker(threading.Thread):
         """The kind of the finding, or nothing; and what was answered."""
         assert self.wire is not None
         self.current, self.began_s = text, time.monotonic()
-        cpu_s = self.bench.cpu_s()
+        cpu_s = self.harness.cpu_s()
         try:
             path = f"/queries/v1/query-request?requestId={uuid.uuid4()}"
             status, answer = self.wire.post(path, {"sqlText": text} | body)
         except (OSError, http.client.HTTPException) as error:
-            if not self.bench.alive():
+            if not self.harness.alive():
                 raise
-            self.wire = Wire(self.bench.server, f"attacker{self.number}")
+            self.wire = Wire(self.harness.server, f"attacker{self.number}")
             return f"dropped: {type(error).__name__}", repr(error)
-        took_s, used_s = time.monotonic() - self.began_s, self.bench.cpu_s() - cpu_s
+        took_s, used_s = time.monotonic() - self.began_s, self.harness.cpu_s() - cpu_s
         shown = answer.decode("utf-8", "replace")
         if status != 200:
             self.outcomes[f"HTTP {status}"] += 1
@@ -272,7 +272,7 @@ class Attacker(threading.Thread):
 
     def _wrong(self, text: str, body: dict[str, Any], reply: dict[str, Any], shown: str) -> tuple[str, str]:
         sent = (text + json.dumps(body)).lower()
-        for word in (self.bench.secret, "root:x:0:", STATEMENT_ROLE):
+        for word in (self.harness.secret, "root:x:0:", STATEMENT_ROLE):
             if word in shown and word not in sent:
                 return f"leaked: {word}", shown
         if reply.get("success"):
@@ -283,7 +283,7 @@ class Attacker(threading.Thread):
         if code in GONE:
             raise Refused(code)
         if code == "000603" and RESOURCES not in message:
-            where = self.bench.crash() if re.search(r"error: \w+\.$", message) else self.bench.sqlstate()
+            where = self.harness.crash() if re.search(r"error: \w+\.$", message) else self.harness.sqlstate()
             return f"internal error: {message.rpartition(': ')[2]} {where}", message
         for pattern in FOREIGN_WORDS:
             found = re.search(pattern, message)
@@ -317,11 +317,11 @@ class Attacker(threading.Thread):
 
 
 class Watch(threading.Thread):
-    """A session that asks for nothing much, and must be answered soon; and the looks at processes and memory."""
+    """A session with cheap statements, which must be answered soon; and the polls of processes and memory."""
 
-    def __init__(self, bench: Bench, attackers: list[Attacker], end_s: float) -> None:
+    def __init__(self, harness: FuzzHarness, attackers: list[Attacker], end_s: float) -> None:
         super().__init__(name="watch")
-        self.bench, self.attackers, self.end_s = bench, attackers, end_s
+        self.harness, self.attackers, self.end_s = harness, attackers, end_s
         self.longest_s = 0.0
         self.most_memory = 0
 
@@ -331,38 +331,38 @@ class Watch(threading.Thread):
         while time.monotonic() < self.end_s:
             never.wait(BEAT_S)
             try:
-                wire = wire or Wire(self.bench.server, "heartbeat")
+                wire = wire or Wire(self.harness.server, "heartbeat")
                 self._beat(wire)
-                now = self.bench.server.postmaster
+                now = self.harness.server.postmaster
                 if postmaster not in (0, now):
                     self._found("PostgreSQL died", f"process {now} after {postmaster}")
                 postmaster = now
                 if time.monotonic() - looked_s > STATE_S:
                     looked_s = time.monotonic()
-                    self.bench.compare()
+                    self.harness.compare()
                     say(f"{sum(a.outcomes.total() for a in self.attackers)} statements")
             except (OSError, http.client.HTTPException, ValueError, psutil.Error, Refused) as error:
                 wire, postmaster = None, 0
-                if self.bench.alive():
+                if self.harness.alive():
                     self._found(f"heartbeat: {type(error).__name__}", repr(error))
                 else:
                     never.wait(5)
 
     def _beat(self, wire: Wire) -> None:
-        began_s, cpu_s = time.monotonic(), self.bench.cpu_s()
+        began_s, cpu_s = time.monotonic(), self.harness.cpu_s()
         wire.sql("SELECT 1")
-        took_s, used_s = time.monotonic() - began_s, self.bench.cpu_s() - cpu_s
+        took_s, used_s = time.monotonic() - began_s, self.harness.cpu_s() - cpu_s
         self.longest_s = max(self.longest_s, took_s)
         if took_s > FROZEN_S and used_s > FROZEN_CPU_S:
             self._found("frozen", f"{took_s:.1f} s, {used_s:.1f} s of them computing")
-        memory = self.bench.memory()
+        memory = self.harness.memory()
         self.most_memory = max(self.most_memory, memory)
         if memory > MEMORY_BYTES:
             self._found("memory", f"{memory >> 20} MB")
 
     def _found(self, kind: str, detail: str) -> None:
         oldest = sorted(self.attackers, key=lambda attacker: attacker.began_s)
-        self.bench.findings.add(kind, " /// ".join(attacker.current[:700] for attacker in oldest), detail)
+        self.harness.findings.add(kind, " /// ".join(attacker.current[:700] for attacker in oldest), detail)
 
 
 def main() -> int:
@@ -373,17 +373,17 @@ def main() -> int:
     findings = Findings()
     began_s = time.monotonic()
     with reachable_directory() as folder:
-        bench = Bench(folder, findings)
-        say(f"serving from {folder}, process {bench.server.process.pid}, PostgreSQL {bench.server.postmaster}")
+        harness = FuzzHarness(folder, findings)
+        say(f"serving from {folder}, process {harness.server.process.pid}, PostgreSQL {harness.server.postmaster}")
         end_s = time.monotonic() + 60 * options.minutes
-        attackers = [Attacker(bench, number, options.seed, end_s) for number in range(SESSIONS)]
-        watch = Watch(bench, attackers, end_s)
+        attackers = [Attacker(harness, number, options.seed, end_s) for number in range(SESSIONS)]
+        watch = Watch(harness, attackers, end_s)
         for thread in (*attackers, watch):
             thread.start()
         for thread in (*attackers, watch):
             thread.join()
-        bench.compare()
-        bench.server.stop()
+        harness.compare()
+        harness.server.stop()
     outcomes = sum((attacker.outcomes for attacker in attackers), Counter[str]())
     say(f"{(time.monotonic() - began_s) / 60:.1f} minutes, {outcomes.total()} statements, seed {options.seed}")
     say(f"longest heartbeat {watch.longest_s:.1f} s, most memory {watch.most_memory >> 20} MB")

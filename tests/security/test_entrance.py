@@ -1,4 +1,4 @@
-"""Who may enter the embedded server, and what one user gets of another."""
+"""Who may log in to the embedded server, and which data of one user another user gets."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ask(server: EmbeddedServer, method: str, path: str, body: Any = None, **head
 # --- the password ----------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_checks_passwords_says_so_and_keeps_it_in_a_private_file(guarded: Server):
+def test_a_server_that_checks_passwords_prints_it_and_keeps_it_in_a_private_file(guarded: Server):
     assert guarded.process.stdout is not None
     path = guarded.data_dir / PASSWORD_FILE
 
@@ -83,7 +83,7 @@ def test_the_password_opens_the_server_as_password_and_as_token(guarded: Server)
 
 
 @pytest.mark.parametrize("path", ["stats", "history", "journal", "faults", "services", "hold", "nothing"])
-def test_the_server_tells_nothing_of_itself_without_the_password(guarded: Server, path: str):
+def test_the_server_reveals_nothing_without_the_password(guarded: Server, path: str):
     refused = [
         ask(guarded, "GET", f"/__loadgen/{path}", **headers)[0]
         for headers in ({}, {"Authorization": "Basic dGVzdHM6YW55"}, {"Authorization": "Basic ?"})
@@ -110,7 +110,7 @@ def test_a_command_finds_the_password_of_the_server_that_is_named(guarded: Serve
     assert EMBEDDED_PASSWORD_FILE not in environ
 
 
-def test_a_command_without_the_password_says_what_to_set(guarded: Server, tmp_path: Path):
+def test_a_command_without_the_password_has_a_hint_what_to_set(guarded: Server, tmp_path: Path):
     environ = {EMBEDDED_ADDRESS: guarded.address, DATA_DIR_VARIABLE: str(tmp_path / "another")}
 
     with pytest.raises(EmbeddedServerError, match="checks passwords") as caught, embedded_server(environ):
@@ -254,7 +254,7 @@ def test_a_request_id_of_another_user_does_not_get_the_answer(server: EmbeddedSe
     mine.post("/queries/v1/abort-request", {"requestId": path.partition("=")[2]})
 
 
-# --- a client that is gone -------------------------------------------------------------------------------------------
+# --- a client that has disconnected ----------------------------------------------------------------------------------
 
 
 def begin(wire: Wire, text: str, request_id: str, **more: Any) -> None:
@@ -263,9 +263,7 @@ def begin(wire: Wire, text: str, request_id: str, **more: Any) -> None:
     wire.http.request("POST", f"{QUERY}?requestId={request_id}", json.dumps({"sqlText": text} | more), headers)
 
 
-def test_a_statement_whose_client_is_gone_is_cancelled_unless_it_is_asked_for_again(
-    server: EmbeddedServer, database: str
-):
+def test_a_statement_of_a_lost_client_is_cancelled_unless_it_is_asked_for_again(server: EmbeddedServer, database: str):
     owner = Wire(server, databaseName=database)
     owner.sql("CREATE HYBRID TABLE T (ID NUMBER PRIMARY KEY, X NUMBER)")
     owner.sql("INSERT INTO T VALUES (1, 0)")

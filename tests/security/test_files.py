@@ -1,5 +1,5 @@
-"""Files and folders that others could have prepared: refused where they may write, links not followed, nothing of a run
-readable for others."""
+"""Files and folders that other users could have prepared: rejected where they may write, links not followed, nothing of
+a run readable for others."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_sticky_folder_is_no_danger(tmp_path: Path) -> None:
     make_runs_folder(folder)
 
 
-def test_nothing_of_a_run_is_readable_for_others_whatever_the_umask(tmp_path: Path) -> None:
+def test_nothing_of_a_run_is_readable_for_others_with_any_umask(tmp_path: Path) -> None:
     runs, before = tmp_path / "runs", os.umask(0)
     try:
         make_runs_folder(runs)

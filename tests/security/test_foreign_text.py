@@ -115,7 +115,7 @@ class Tables:
             plane.change(f"CREATE TABLE KEPT_{table} AS SELECT * FROM {table}")
 
     def _experiment(self) -> str:
-        """One with a complete block, that nobody leads."""
+        """An experiment with a complete block and without a leader."""
         session, made = self.plane.session, uuid.uuid4().hex
         experiments.create(session, retries(), made, "which", json.dumps(CONFIG), "f" * 64)
         experiments.begin_block(session, retries(), made, 1, 1)

@@ -178,7 +178,7 @@ def begun_request(server: EmbeddedServer, token: str, length: int) -> socket.soc
     return connection
 
 
-def test_what_bodies_take_is_given_back():
+def test_memory_of_bodies_is_released():
     memory = http_exchange.BodyMemory()
     small, most = http_exchange.SMALL_BODY_BYTES, http_exchange.BODIES_BYTES_MAX
 

@@ -77,7 +77,7 @@ def test_numbers_are_left_as_they_are():
     assert formatted('{"b": 1.50, "a": [1e3, "x"]}') == '{\n  "a": [\n    1e3,\n    "x"\n  ],\n  "b": 1.50\n}'
 
 
-def test_what_is_formatted_counts_until_the_result_is_let_go(monkeypatch: pytest.MonkeyPatch):
+def test_formatted_values_count_until_the_result_is_released(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(result, "UNCOUNTED_BYTES", 10)
     memory = ResultMemory()
     size = ResultSize(memory, None)
@@ -93,4 +93,4 @@ def test_formatting_stops_as_soon_as_the_result_is_too_large(monkeypatch: pytest
     monkeypatch.setattr(result, "RESULT_BYTES_MAX", 10_000)
 
     with pytest.raises(SqlError, match="Result is too large"):
-        formatted("[" * 500 + "1, " * 2_000)  # its end is not even looked at
+        formatted("[" * 500 + "1, " * 2_000)  # its end is not read

@@ -1,4 +1,4 @@
-"""`runs recover` alters warehouses by rows of a table: whatever stands there, no other statement is executed by it."""
+"""`runs recover` alters warehouses by rows of a table: no content of these rows can add another statement."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def altered(server: EmbeddedServer, since_ms: float) -> list[str]:
     return [text for text in texts if not text.startswith(("SELECT", "SHOW", "INSERT", "UPDATE", "BEGIN", "COMMIT"))]
 
 
-def test_what_was_recorded_is_restored(plane: ControlPlane, left: ChangedWarehouse) -> None:
+def test_recorded_settings_are_restored(plane: ControlPlane, left: ChangedWarehouse) -> None:
     done = restore(plane)
 
     assert done.restored, done.why

@@ -1,4 +1,4 @@
-"""LIKE patterns of SHOW: matched in bounded time, whatever they look like."""
+"""LIKE patterns of SHOW: any pattern is matched in bounded time."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_a_file_of_models_that_others_could_read_or_plant_is_refused(tmp_path: P
         restored(tmp_path)
 
 
-def test_a_server_says_which_file_keeps_it_from_starting() -> None:
+def test_a_server_names_the_file_that_keeps_it_from_starting() -> None:
     with reachable_directory() as path:
         with serving(path / "data"):
             pass

@@ -1,4 +1,4 @@
-"""Attacks by rows: a user who can write to the tables of the control plane gains nothing from those who read them."""
+"""Attacks by rows: a user who can write to the tables of the control plane gains nothing from their readers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from loadgen.model.nightly import Overlap, QueueStatus
 from orchestrator.nightly.queue import HostPermissions, PollPace, QueueMaintenance
 from orchestrator.nightly.runner import Runner, RunnerSettings
 from orchestrator.nightly.scheduler import fire_due_schedules
-from tests.control_plane import ControlPlane, retries
-from tests.process.run_bench import MEASURES, benched
+from tests.control_plane import ControlPlane, patience
+from tests.process.run_harness import MEASURES, run_harness
 from tests.processes import wait_until
 from tests.security.hostile_rows import DEEP, TABLES, numbers, plant, plant_all
 
@@ -105,7 +105,7 @@ def test_rows_that_cannot_be_read_are_named(empty, ask):
     assert (code, "hint: " in err) == (4, True)
 
 
-def test_a_heartbeat_that_cannot_be_read_is_told_and_counts_as_none(empty, ask):
+def test_an_unreadable_heartbeat_is_reported_and_counts_as_none(empty, ask):
     assert plant(empty, "RUN_STATUS")
     assert plant(empty, "WORKER_HEARTBEATS")
     assert plant(empty, "WORKER_HEARTBEATS", WORKER_ID="evilworker", STATUS="\x1b[2J")
@@ -117,16 +117,16 @@ def test_a_heartbeat_that_cannot_be_read_is_told_and_counts_as_none(empty, ask):
 
 
 def test_a_run_goes_on_with_a_hostile_heartbeat_among_its_own(server, tmp_path):
-    with benched(server, tmp_path, embedded={"slots": 16, "service_time": "20ms"}) as bench:
-        run = bench.run(load={"warmup": "0s", "duration": "6s"})
+    with run_harness(server, tmp_path, embedded={"slots": 16, "service_time": "20ms"}) as harness:
+        run = harness.run(load={"warmup": "0s", "duration": "6s"})
         run.wait_for(MEASURES)
         hostile = TABLES["WORKER_HEARTBEATS"] | {"RUN_ID": run.run_id, "WORKER_ID": "evilworker", "STATUS": "\x1b[2J"}
         binds = [str(value) if isinstance(value, datetime) else value for value in hostile.values()]
         marks = ", ".join("?" * len(hostile))
-        bench.rows(f"INSERT INTO WORKER_HEARTBEATS ({', '.join(hostile)}) SELECT {marks}", *binds)
+        harness.rows(f"INSERT INTO WORKER_HEARTBEATS ({', '.join(hostile)}) SELECT {marks}", *binds)
 
         assert run.ended() in (0, 5), run.said  # on a busy machine its client may be the limit
-        assert bench.rows("SELECT STATUS FROM RUN_STATUS WHERE RUN_ID = ?", run.run_id) == [("COMPLETED",)]
+        assert harness.rows("SELECT STATUS FROM RUN_STATUS WHERE RUN_ID = ?", run.run_id) == [("COMPLETED",)]
         told = [text for text in run.summary["environment"]["warnings"] if "evilworker" in text]
         assert told == ["row 'evilworker' of WORKER_HEARTBEATS is unreadable: status is '\\x1b[2J'"]
 
@@ -144,7 +144,7 @@ def test_a_stored_scenario_that_cannot_be_read_is_an_error_with_a_hint(empty, as
     assert (code, "hint: " in err) == (4, True)
 
 
-def test_a_schedule_with_an_unknown_overlap_says_so_at_a_tick(empty, ask):
+def test_a_schedule_with_an_unknown_overlap_is_reported_at_a_tick(empty, ask):
     bad = add_schedule(empty, "bad")
     add_schedule(empty, "good")
     empty.change("UPDATE SCHEDULES SET OVERLAP = ? WHERE SCHEDULE_ID = ?", "\x1b[2J", bad)
@@ -229,7 +229,7 @@ def test_a_runner_survives_hostile_rows_and_does_the_good_one(empty, tmp_path):
 
 
 def test_the_files_of_a_queued_run_are_for_their_owner_only(empty, tmp_path):
-    program = ["sh", "-c", "exit 2"]  # what it said is kept
+    program = ["sh", "-c", "exit 2"]  # its output is kept
     files = json.dumps({"values/keys.csv": "k"})
     assert plant(empty, "RUN_QUEUE", OWNER=None, ENDED_AT=None, FILES=files)
     before = os.umask(0o022)
@@ -243,7 +243,7 @@ def test_the_files_of_a_queued_run_are_for_their_owner_only(empty, tmp_path):
     assert [path for path in (tmp_path / ".queue", *made) if path.stat().st_mode & 0o077] == []
 
 
-def test_what_an_end_says_of_the_queue_need_not_be_known_to_settle_it(empty, clock):
+def test_an_end_with_an_unknown_queue_status_is_settled(empty, clock):
     assert plant(empty, "RUN_QUEUE", STATUS="RUNNING", EPOCH=1)
     assert plant(empty, "RUN_ATTEMPTS", STATUS="RUNNING", ENDED_AT=None)
     assert plant(empty, "RUN_ATTEMPT_ENDS", QUEUE_STATUS="NAPPING")
@@ -256,7 +256,7 @@ def test_what_an_end_says_of_the_queue_need_not_be_known_to_settle_it(empty, clo
     assert status_of(empty, "good")[0] == "NAPPING"
 
 
-def test_a_run_that_requires_more_than_any_claim_reads_fails_and_says_so(empty, clock):
+def test_a_run_that_requires_more_than_any_claim_reads_fails_with_the_reason(empty, clock):
     requires = json.dumps([f"zone{number}={'x' * 190}" for number in range(90)])
     assert plant(empty, "RUN_QUEUE", QUEUE_ID="long", IDEMPOTENCY_KEY="long", REQUIRES=requires, ENDED_AT=None)
     assert plant(empty, "RUN_QUEUE", ENDED_AT=None)
@@ -268,7 +268,7 @@ def test_a_run_that_requires_more_than_any_claim_reads_fails_and_says_so(empty, 
     assert status_of(empty, "good")[0] == "QUEUED"
 
 
-def test_a_run_of_a_queue_is_told_what_it_may_use(empty, tmp_path):
+def test_a_run_of_a_queue_gets_the_permissions_of_its_pool(empty, tmp_path):
     """The words of its command line; that of a pool's user, not of the row."""
     words = tmp_path / "words"
     program = ["sh", "-c", 'printf "%s\\n" "$@" > ' + str(words), "sh"]
@@ -321,7 +321,7 @@ def test_a_schedule_that_always_fails_neither_blocks_others_nor_fills_the_tick(e
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_every_process_of_a_pool_queues_its_run_again(empty, tmp_path, number):
-    """As systemd ends a service by default: the run gets the signal too, and may end before its runner hears of it."""
+    """As systemd ends a service by default: the run gets the signal too, and may end before its runner handles it."""
     queue_id = run_queue.add(
         empty.session, retries(), QueueRequest(name="orders", scenario="version: 1", files={})
     ).queue_id

@@ -49,7 +49,7 @@ def test_no_variable_is_filled_in_that_was_not_allowed(text):
         ("spawner: {kind: kubernetes, image: x, secret: s, context: prod}\n", "--allow-cluster prod"),
     ],
 )
-def test_what_was_not_allowed_is_refused_and_named(more, option):
+def test_forbidden_values_are_rejected_and_named(more, option):
     allowed = HostPermissions(connections=frozenset({"embedded"}), webhooks=frozenset({"good.example"}))
 
     with pytest.raises(NotAllowed, match=option):

@@ -1,4 +1,4 @@
-"""What the journal keeps of requests: bounded, whatever a client sends before it logs in."""
+"""Requests in the journal: their size is bounded, for any request before a login."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks by rows of results: whatever stands in them, a reading command shows the others or says why it cannot."""
+"""Attacks by rows of results: a reading command shows the other rows, or an error with the reason."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_no_value_of_a_result_is_a_bug_of_a_reader(kept: Kept) -> None:
 
 
 def check(words: str, code: int, out: str, err: str) -> None:
-    """The good rows are shown, or it is said why not; a comparison is refused."""
+    """The good rows are shown, or the reason why not; a comparison is rejected."""
     where = f"{words}, {code}: {err[:3_000]}"
     assert "Traceback" not in err, where
     assert "unexpected" not in err, where

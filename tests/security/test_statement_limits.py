@@ -1,4 +1,5 @@
-"""Statements that are dear to read: refused before they are parsed, stopped while they are, or planned off the loop."""
+"""Statements that are expensive to plan: rejected before they are parsed, stopped while they are, or planned in a
+thread."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def chained(first: str, many: int) -> str:
 
 
 def test_a_chain_of_common_table_expressions_is_refused_through_views_too(server: EmbeddedServer):
-    """PostgreSQL would plan it for a minute, whatever the statement's timeout."""
+    """PostgreSQL would plan it for a minute, beyond the timeout of the statement."""
     wire, other = Wire(server), Wire(server)
     wire.sql("CREATE OR REPLACE DATABASE CHAINS")
     wire.sql(f"CREATE VIEW CHAINS.PUBLIC.V0 AS {chained('SELECT 1 AS X', 100)}")

@@ -199,7 +199,7 @@ def hostile_schema(postgres: RawPostgres) -> Iterator[str]:
         postgres.execute('DROP SCHEMA "' + name.replace('"', '""') + '"')
 
 
-def test_a_schemas_name_is_a_name_whatever_it_says(postgres, hostile_schema):
+def test_the_name_of_a_schema_is_never_executed(postgres, hostile_schema):
     postgres.rows("SELECT meta.create_schema($1)", hostile_schema)
 
     made = postgres.rows("SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = $1", hostile_schema)

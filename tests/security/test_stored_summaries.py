@@ -1,4 +1,4 @@
-"""A stored summary may say anything: every part of a real one is removed or replaced, and every reader is asked."""
+"""Stored summaries are untrusted: every part of a real one is removed or replaced, and given to every reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An experiment whose runs, warehouses and tables are values in memory; time moves only as a run says."""
+"""An experiment whose runs, warehouses and tables are values in memory; time advances with each run."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class FakeStore:
             raise self.fail_on[what]
 
 
-class LoopBench:
-    """An experiment of two arms whose runs go as `script` says: (block, arm, attempt) → what happens instead."""
+class LoopHarness:
+    """An experiment of two arms with scripted runs: `script` replaces the run of (block, arm, attempt)."""
 
     def __init__(self, tmp_path: Path, **sections: Any) -> None:
         (tmp_path / "s.yaml").write_text(json.dumps(SCENARIO))
@@ -162,7 +162,7 @@ class LoopBench:
 
         self.script[block, arm, attempt] = act
 
-    def again(self, store: FakeStore) -> LoopBench:
+    def again(self, store: FakeStore) -> LoopHarness:
         """The same experiment in another process."""
         other = copy.copy(self)
         other.store, other.done, other.said = store, [], []

@@ -21,7 +21,7 @@ BAND = 0.04  # of p95: so close to the limit either verdict is right
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """So many samples with this p95."""
+    """A number of samples with this p95."""
 
     count: int
     p95_ms: float

@@ -21,7 +21,7 @@ S = 10**9
 MOMENT = datetime.fromisoformat("2026-11-15T02:00:00.123456")
 NAMES = ["a", "b", 'c "√"']
 
-# Whole nanoseconds from nothing to days: alike over the magnitudes, so that tails are heavy, and with edge cases.
+# Whole nanoseconds from nothing to days: uniform over the magnitudes, so that tails are heavy, and with edge cases.
 times_ns = st.one_of(
     st.integers(0, 3 * HOUR_NS),
     st.floats(0, 33).map(lambda power: int(np.exp(power))),
@@ -116,7 +116,7 @@ class Loop:
         self.free_ns = [0] * clients
         self.flights: list[tuple[int, int, int, Outcome]] = []  # statement, sent, done, outcome
         self.harvested_s = 0
-        self.pauses: list[tuple[int, int]] = []  # not told yet
+        self.pauses: list[tuple[int, int]] = []  # not reported yet
         self.windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)
 
     def send(

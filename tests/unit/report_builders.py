@@ -103,7 +103,7 @@ def seconds(count: int, names: tuple[str, ...] = ("look", "pay")) -> list[Worker
 
 
 def timeline(count: int, names: tuple[str, ...] = ("look", "pay")) -> dict[str, Any]:
-    """A run of so many seconds, as a record has it."""
+    """A run of this many seconds, as a record contains it."""
     kept = StatementTimes(span_for(count))
     merged_seconds = merge_seconds(START, seconds(count, names), kept)
     return {"seconds": merged_seconds, "span_s": kept.span_s, "point_times": kept.points}

@@ -25,7 +25,7 @@ ZONES = (
 
 
 class Died(BaseException):
-    """The process is gone: nothing of it catches this."""
+    """The process was killed: none of its code catches this."""
 
 
 @dataclass(slots=True)

@@ -96,7 +96,7 @@ def test_every_row_of_a_span_is_read_once(ends_ms, limit, inclusive):
 
 
 class LongHistory(WarehouseHistory):
-    """A history of ten days with a statement every hour; says where each row was read from."""
+    """A history of ten days with a statement every hour; records the source of each row."""
 
     def __init__(self) -> None:
         profile = find_profile("embedded", environ={EMBEDDED_ADDRESS: "127.0.0.1:9"}, overrides={"database": "D"})
@@ -121,7 +121,7 @@ class LongHistory(WarehouseHistory):
         return [replace(one, tag=source) for one in self.all if start <= one.end <= end]
 
 
-def test_what_the_table_function_does_not_reach_comes_from_account_usage():
+def test_statements_out_of_reach_of_the_table_function_come_from_account_usage():
     history = LongHistory()
 
     parts = list(history.parts(START + timedelta(hours=12), START + timedelta(days=9)))
@@ -192,7 +192,7 @@ def test_many_parts_are_merged_a_few_at_a_time(tmp_path, monkeypatch):
     assert len(found) == 200
 
 
-def test_what_is_left_out_is_counted_by_its_reason(tmp_path):
+def test_excluded_statements_are_counted_by_their_reason(tmp_path):
     rows = [
         row("SELEC 1 FRO"),
         row("SELECT ?", binds=None),

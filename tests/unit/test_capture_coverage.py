@@ -53,7 +53,7 @@ def test_no_name_is_left_in_any_file_of_a_capture_with_hidden_names(tmp_path):
         assert b"payroll" not in text.lower(), path.name
 
 
-def test_a_span_without_statements_is_told_and_leaves_no_capture(tmp_path):
+def test_a_span_without_statements_is_reported_and_leaves_no_capture(tmp_path):
     span = {"start": START, "end": START + timedelta(hours=1)}
 
     with pytest.raises(NothingCaptured, match=r"a test has no statement that ended from .* 08:00:00 to .* UTC") as told:
@@ -95,7 +95,7 @@ NOW = datetime(2026, 11, 15, 12)  # noqa: DTZ001  naive UTC
         ("2h", "noon", "--to 'noon' is not a time"),
     ],
 )
-def test_a_span_that_cannot_be_is_told(since, until, told):
+def test_an_impossible_span_is_reported(since, until, told):
     with pytest.raises(UsageError, match=told):
         _span({"since": since, "until": until}, NOW)
 
@@ -136,7 +136,7 @@ def test_failures_of_an_interrupted_capture_are_not_forgotten(tmp_path):
         ((1_234, ""), "not in the history, most of them short statements on hybrid tables: 1,234"),
     ],
 )
-def test_what_the_history_lacks_is_told(tmp_path, given, said):
+def test_missing_parts_of_the_history_are_reported(tmp_path, given, said):
     work = recorder(tmp_path)
     work.add([row()])
 
@@ -225,6 +225,6 @@ def test_values_that_are_kept_hold_no_secret(tmp_path, sql, binds):
 
 
 def test_long_texts_are_searched_for_secrets_in_one_pass():
-    """Looked at from each of their characters, each of these would take hours."""
+    """Matched from each of their characters, each of these would take hours."""
     for text in ("a" * 10**6, "://" + ":" * 10**6, "A1a/" * 250_000, "a." * 500_000, "token " * 200_000):
         assert SECRET.search(text) is None or text.startswith("A1a")

@@ -48,7 +48,7 @@ def test_a_derived_scenario_can_be_read_and_has_the_recorded_mix(tmp_path):
     assert isinstance(second.queries[0].parameters[0], PoolValue)
 
 
-def test_the_first_generator_that_fits_is_taken_and_the_comment_says_how_well():
+def test_the_first_generator_that_fits_is_used_and_the_comment_gives_its_fit():
     draw = random.Random(7)
     ranks = list(range(1, 201))
     skewed = [f"k{rank}" for rank in draw.choices(ranks, [rank**-0.8 for rank in ranks], k=3_000)]

@@ -109,7 +109,7 @@ def test_a_verdict_becomes_the_exit_code(run_command, end):
     assert run_command(end) == (10, "", "")
 
 
-def test_an_error_is_told_with_its_remedy_and_without_a_traceback(run_command):
+def test_an_error_is_printed_with_its_hint_and_without_a_traceback(run_command):
     code, out, err = run_command(raising(ConnectFailed("prod refused the login", remedy="Renew the token.")))
 
     assert code == 3
@@ -147,7 +147,7 @@ def test_a_log_file_gets_the_traceback_in_any_case(run_command, tmp_path):
     assert "Busy: another run has it" in entry["traceback"]
 
 
-def test_the_log_level_decides_what_is_said_on_the_way(run_command):
+def test_the_log_level_decides_what_is_logged(run_command):
     def body():
         logging.getLogger("loadgen.probe").info("half way")
 
@@ -215,7 +215,7 @@ def test_a_prompt_without_a_terminal_is_bad_usage(run_command):
         (["--log-file", "/no/such/directory/x", "connections"], "/no/such/directory/x"),
     ],
 )
-def test_bad_usage_is_told_with_a_hint(capfd, arguments, said):
+def test_wrong_usage_is_an_error_with_a_hint(capfd, arguments, said):
     assert main(arguments) == 2
 
     out, err = capfd.readouterr()
@@ -280,7 +280,7 @@ class Screen(io.StringIO):
     [
         ({"TERM": "xterm-256color"}, True),
         ({"TERM": "xterm-256color", "NO_COLOR": "1"}, False),
-        ({"TERM": "xterm-256color", "NO_COLOR": ""}, True),  # as no-color.org has it: an empty value says nothing
+        ({"TERM": "xterm-256color", "NO_COLOR": ""}, True),  # as in no-color.org: an empty value has no effect
         ({"TERM": "dumb"}, False),
         ({}, False),
     ],

@@ -1,4 +1,4 @@
-"""Was it the client that was measured? Every limit from both sides, and what is said about it."""
+"""Whether the client limited the measurement: both sides of every limit, and the messages."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def grade(*parts: ClientPart) -> str:
         (part(wakeup_mean_ms=0.61), WARNED),
         (part(wakeup_mean_ms=2.0), WARNED),
         (part(wakeup_mean_ms=2.01), INVALID),
-        # more than a tenth, and less than a millisecond: nobody can do better
+        # more than a tenth, but less than a millisecond: no client is more precise
         (part(service_mean_ms=5.0, wakeup_mean_ms=1.0), WARNED),
         (part(service_mean_ms=5.0, wakeup_mean_ms=1.01), INVALID),
         # statements that take long may wait for their client
         (part(service_mean_ms=1_000.0, wakeup_mean_ms=29.0), VALID),
-        (part(service_mean_ms=None, wakeup_mean_ms=500.0), VALID),  # nothing was measured, and that is told elsewhere
+        (part(service_mean_ms=None, wakeup_mean_ms=500.0), VALID),  # nothing was measured, which is reported elsewhere
         (part(wakeup_p99_ms=400.0, wakeup_max_ms=499.0), VALID),  # a bound of percentiles, no reason by itself
         (part(gap_percent=1.0), VALID),
         (part(gap_percent=1.01), INVALID),
-        # many short pauses, whatever the service time
+        # many short pauses, with any service time
         (part(2_000.0, paused_percent=1.0), VALID),
         (part(2_000.0, paused_percent=1.01), WARNED),
         (part(2_000.0, paused_percent=5.0), WARNED),
@@ -86,7 +86,7 @@ def test_one_busy_stage_is_enough() -> None:
     assert reason.startswith("the client was the limit: worker-0 in stage 2 used 90 % of its core (at most 85 %)")
 
 
-def test_lateness_is_judged_by_the_service_time_of_its_own_stage() -> None:
+def test_lateness_is_judged_by_the_service_time_of_the_same_stage() -> None:
     """5 ms are nothing beside 200 ms, and too much beside 10 ms; the mean of both stages would hide it."""
     assert grade(part(200.0, wakeup_mean_ms=5.0)) == VALID
     assert grade(part(200.0, wakeup_mean_ms=5.0), part(10.0, wakeup_mean_ms=5.0)) == INVALID
@@ -130,7 +130,7 @@ def test_lateness_is_judged_by_the_service_time_of_its_own_stage() -> None:
         ),
     ],
 )
-def test_it_says_what_to_do(judged: ClientPart, advice: str) -> None:
+def test_the_message_contains_a_remedy(judged: ClientPart, advice: str) -> None:
     (reason,) = judge_client([judged]).invalid
     assert advice in reason
     assert ("other processes use this machine" in reason) == ("other processes use this machine" in advice)
@@ -240,7 +240,7 @@ def test_a_rate_of_arrivals_does_not_depend_on_the_client() -> None:
     assert reasons("qps > 10.4", open_loop=True) == []
 
 
-def test_one_threshold_that_is_missed_for_certain_decides() -> None:
+def test_one_certainly_missed_threshold_is_decisive() -> None:
     assert len(reasons("p95 < 49ms", "p99 < 48ms", "p50 < 1s")) == 2
     assert reasons("p95 < 49ms", "p99 < 20ms") == []
 
@@ -270,7 +270,7 @@ def test_each_worker_is_judged_in_each_of_its_stages() -> None:
     ]
 
 
-def test_of_a_search_only_the_steps_that_count_are_judged() -> None:
+def test_of_a_search_only_the_decisive_steps_are_judged() -> None:
     steps = (measured(1, 100.0, 1.0), measured(2, 10.0, 3.0, window_id=2))
 
     (found,) = client_parts(MeasuredWindows(windows={"worker-0": steps}, gaps=()), {2})
@@ -278,7 +278,7 @@ def test_of_a_search_only_the_steps_that_count_are_judged() -> None:
     assert found.where == "worker-0 in step 2"
 
 
-def test_a_worker_that_said_nothing_of_itself_is_not_an_idle_one() -> None:
+def test_a_worker_without_a_self_monitor_does_not_count_as_idle() -> None:
     (found,) = client_parts(MeasuredWindows(windows={"worker-0": (window(),)}, gaps=()))
 
     assert found.health == ClientHealth()

@@ -1,4 +1,4 @@
-"""The clocks: the real one goes on, the fake one moves when told."""
+"""The clocks: the real one runs, the fake one moves when the test says so."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ def test_an_event_that_is_set_ends_the_wait_at_once(clock: Clock):
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), FakeClock()])
-def test_a_wait_that_nobody_ends_says_so(clock: Clock):
+def test_a_wait_that_expires_returns_false(clock: Clock):
     before_ns = clock.monotonic_ns()
 
     assert not clock.wait(threading.Event(), 0.001)
@@ -61,7 +61,7 @@ def test_the_clock_goes_on_while_the_machine_is_suspended(monkeypatch: pytest.Mo
     assert clock_module._goes_on_while_suspended()() == (80 if hasattr(time, "CLOCK_BOOTTIME") else 60)
 
 
-def test_where_no_clock_counts_suspend_the_one_of_python_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_clock_counts_suspension_pythons_clock_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: int) -> int:
         raise OSError
 
@@ -101,7 +101,8 @@ def moment_of(known: ServerTime, server_time: datetime = NOON) -> Moment:
 
 
 def read(known: ServerTime, *, looked_ms: int, sent_ms: int, answered_ms: int) -> None:
-    """The server's clock is at noon when this process's is at 0; the server looked at it between sending and answer."""
+    """The server's clock is at noon when the one of this process is at 0; the server reads it between request and
+    response."""
     known.note(NOON + timedelta(milliseconds=looked_ms), sent_ms * MS, answered_ms * MS)
 
 
@@ -109,7 +110,7 @@ def test_a_moment_of_the_server_is_not_known_before_it_has_answered() -> None:
     assert ServerTime().moment(NOON) is None
 
 
-def test_a_slow_answer_says_the_time_of_the_server_within_its_round_trip() -> None:
+def test_a_slow_response_gives_the_time_of_the_server_within_its_round_trip() -> None:
     known = ServerTime()
     read(known, looked_ms=20, sent_ms=0, answered_ms=5_000)
 
@@ -119,7 +120,7 @@ def test_a_slow_answer_says_the_time_of_the_server_within_its_round_trip() -> No
     assert moment.uncertain_ns == 2_501 * MS, "half of the round trip, and the resolution"
 
 
-def test_several_answers_say_it_more_exactly_than_the_best_of_them() -> None:
+def test_several_responses_give_it_more_precisely_than_the_best_of_them() -> None:
     known = ServerTime()
     read(known, looked_ms=10, sent_ms=0, answered_ms=300)  # nearly all of it on the way back
     read(known, looked_ms=1_290, sent_ms=1_000, answered_ms=1_300)  # nearly all on the way there
@@ -138,7 +139,7 @@ def test_a_clock_that_was_set_is_believed_from_then_on() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5_000), st.integers(0, 5_000)), min_size=1, max_size=50))
-def test_the_moment_lies_within_what_is_said(ways_ms: list[tuple[int, int]]) -> None:
+def test_the_true_time_lies_within_the_reported_bounds(ways_ms: list[tuple[int, int]]) -> None:
     """The way there, and the way back."""
     known = ServerTime()
     for number, (there_ms, back_ms) in enumerate(ways_ms):

@@ -91,7 +91,7 @@ def test_few_samples_set_no_bound_to_a_high_percentile():
     assert (span.low, span.high) == (-math.inf, math.inf)
 
 
-def test_no_failure_among_few_says_little_and_among_many_much():
+def test_no_failure_among_few_samples_proves_little_and_among_many_much():
     few, many = (share_difference((0, 0), (whole, whole)) for whole in (100, 100_000))
 
     assert few.high > 0.03
@@ -102,7 +102,7 @@ def test_no_failure_among_few_says_little_and_among_many_much():
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
-def test_limits_are_the_defaults_but_for_what_is_said():
+def test_limits_are_the_defaults_unless_they_are_given():
     limits = parse_limits(["p95=20%", "pay.p95=5 %", "a.b.p50=1%"])
 
     assert limits.of(None, Measure.P95) == limits.of("look", Measure.P95) == pytest.approx(0.20)
@@ -139,7 +139,7 @@ def test_a_metric_with_a_limit_counts():
 # --- over all --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_inconclusive_says_how_much_longer_to_measure():
+def test_an_inconclusive_comparison_says_how_much_longer_to_measure():
     runs = [run_of(seed, seconds=12, clients=2, service="lognormal(150ms,0.6)") for seed in (1, 2)]
 
     comparison = compare(runs[0], runs[1], ChangeLimits())
@@ -168,7 +168,7 @@ def test_a_long_run_is_compared_in_longer_spans():
     assert np.bincount(joined.stages).tolist() == [600, 600]
 
 
-def test_too_few_seconds_say_nothing():
+def test_too_few_seconds_are_inconclusive():
     comparison = compare(run_of(1, seconds=8), run_of(2, seconds=60, slower=2.0), ChangeLimits())
 
     assert comparison.verdict is ChangeVerdict.INCONCLUSIVE
@@ -209,7 +209,7 @@ def test_a_percentile_of_cancelled_statements_is_a_lower_bound_and_not_compared(
         ((40, 42), (40, 42), ChangeVerdict.EQUIVALENT, 0),
         ((40, 42), (30, 31), ChangeVerdict.WORSE, 11),
         ((30, 31), (40, 42), ChangeVerdict.BETTER, 0),
-        ((40, None), (40, None), ChangeVerdict.INCONCLUSIVE, 0),  # the ceiling was reached: nobody knows where it ends
+        ((40, None), (40, None), ChangeVerdict.INCONCLUSIVE, 0),  # the ceiling was reached: the upper end is unknown
     ],
 )
 def test_searches_are_compared_by_the_maximum_they_found(a, b, verdict, code):

@@ -98,7 +98,7 @@ def test_every_number_has_its_unit():
         (None, "not enough data"),
     ],
 )
-def test_an_interval_without_an_end_is_told_in_words(span, shown):
+def test_an_interval_without_an_upper_end_is_described_in_words(span, shown):
     change = MetricChange(
         statement="pay",
         measure=Measure.P99,
@@ -135,7 +135,7 @@ def test_a_percentile_that_few_samples_cannot_bound_has_no_bound_in_any_format()
     assert ConfidenceInterval(0.0, -math.inf, math.inf).relative() == ConfidenceInterval(0.0, -math.inf, math.inf)
 
 
-def test_what_is_significant_alone_only_is_explained():
+def test_a_result_that_is_significant_only_alone_is_explained():
     comparison = compare(run_of(1, seconds=12), run_of(2, seconds=12), ChangeLimits())
     alone = replace(comparison.changes[0], verdict=ChangeVerdict.WORSE, certain=False)
     doubtful = replace(comparison, changes=(alone, *comparison.changes[1:]))
@@ -231,7 +231,7 @@ def test_help_has_examples_that_the_command_accepts(capsys):
 
 
 @pytest.mark.parametrize("words", [[], ["one"], ["a", "b", "--limit", "p95=much"], ["a", "b", "--limit", "p59=1%"]])
-def test_wrong_usage_is_told_before_anything_is_asked(words, capsys):
+def test_wrong_usage_is_rejected_before_the_first_query(words, capsys):
     code = main(["compare", *words, "--format", "json"])
 
     out, errors = capsys.readouterr()

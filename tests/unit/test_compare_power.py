@@ -1,6 +1,6 @@
-"""Does a comparison tell what it should? Runs of the warehouse model, twenty pairs of each kind, always the same seeds.
+"""The statistical power of comparisons: runs of the warehouse model, twenty pairs of each kind, fixed seeds.
 
-Over 200 pairs it is 200 of 200 both ways. The limits here leave room for another numpy's random numbers, no more.
+Of 200 pairs, 200 are decided correctly both ways. The limits only leave room for the random numbers of another numpy.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def reordered(run: MeasuredRun, order):
     )
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say():
+def test_intervals_contain_the_truth_at_about_their_confidence_level():
     """No change between runs of one scenario: 95 of 100 intervals should hold 0."""
     held: dict[Measure, int] = dict.fromkeys((Measure.QPS, Measure.P50, Measure.P95), 0)
     for number in range(PAIRS):

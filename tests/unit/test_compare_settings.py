@@ -1,4 +1,4 @@
-"""Comparing two runs: which differences of settings forbid it, and how they are told."""
+"""Comparing two runs: which differences of settings forbid it, and how they are described."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def varied(**changes: Any) -> RunConditions:
     return replace(SETTING, **changes)
 
 
-def test_what_is_alike_has_no_differences():
+def test_equal_settings_have_no_differences():
     assert differences(SETTING, varied()) == ()
 
 
@@ -92,7 +92,7 @@ def test_members_of_lists_are_named():
     assert unmatched_keys(["workload.statements", "workload.statements[pay]", "targt"], [found]) == ["targt"]
 
 
-# Stored beside another key that says the same, or read from elsewhere.
+# Stored beside another key with the same meaning, or read from elsewhere.
 TWICE = {"frozen_version", "scaling.worker_group_count"}
 
 
@@ -188,7 +188,7 @@ load: {connections: 8, warmup: 1s, duration: 20s}
 """
 
 
-def test_differences_are_told_in_the_words_of_the_scenario():
+def test_differences_are_described_in_the_words_of_the_scenario():
     other = ORDERS.replace("connections: 8", "connections: 16").replace("duration: 20s", "duration: 1m")
     other = other.replace("max: 9", "max: 99").replace("'PAID'", "'SENT'").replace("weight: 3", "weight: 4")
 

@@ -120,7 +120,7 @@ def test_every_command_has_help_with_an_example(shell, command):
 # --- test ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_refused_connection_ends_with_3_and_says_what_to_check(shell):
+def test_a_rejected_connection_ends_with_3_and_a_hint(shell):
     shell.write(section("prod"))
 
     done = shell.run("connections", "test", "-c", "prod", "--format", "json")

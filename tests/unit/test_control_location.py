@@ -1,4 +1,4 @@
-"""Where the control plane is, and that every process of a run is told the same."""
+"""The location of the control plane, which is the same for every process of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_worker_finds_the_place_that_its_spawner_was_told(place):
+def test_a_worker_finds_the_location_that_its_spawner_passed(place):
     assert ControlPlaneLocation.from_environment(place.to_environment()) == place
 
 
@@ -39,7 +39,7 @@ CONNECTIONS = {
 
 
 @given(st.tuples(NAMES, NAMES), st.tuples(NAMES, NAMES))
-def test_a_worker_connects_to_what_its_orchestrator_plans_whatever_the_shell_has_set(scenarios, shells):
+def test_a_worker_uses_the_location_of_its_orchestrator_whatever_the_shell_has_set(scenarios, shells):
     loaded = parse_scenario(MINIMAL, source="x", environ={}).scenario
     scenario = replace(loaded, connection=scenarios[0], control=replace(loaded.control, connection=scenarios[1]))
     names = ("LOADGEN_CONNECTION", "LOADGEN_CONTROL_CONNECTION")
@@ -107,7 +107,7 @@ def test_other_variables_are_none_of_its_business():
     ],
     ids=["nothing", "the target's", "its own", "names"],
 )
-def test_a_scenario_says_where_it_is(written, expected):
+def test_a_scenario_can_give_the_location(written, expected):
     scenario = parse_scenario(f"{MINIMAL}{written}\n", source="s.yaml", environ={}).scenario
 
     assert ControlPlaneLocation.of_scenario(scenario) == expected

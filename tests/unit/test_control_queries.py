@@ -101,7 +101,7 @@ def test_a_limit_is_a_number_in_the_statement():
 
 
 @pytest.mark.parametrize("rows", [-1, True, 1.0, "1", "1; DROP TABLE T", None, 10**9])
-def test_what_is_no_number_of_rows_never_gets_into_a_statement(rows):
+def test_an_invalid_number_of_rows_is_never_put_into_a_statement(rows):
     with pytest.raises(ValueError, match="is not a number of rows"):
         load_queries("run_status")["newest"].limited(rows)
 
@@ -127,17 +127,17 @@ def test_any_text_becomes_storable(foreign, limit):
     kept.encode("utf-8")  # a lone surrogate could not be encoded
 
 
-def test_what_can_be_stored_stays_as_it_is():
+def test_storable_texts_are_unchanged():
     for kept in ("", "plain", 'it\'s "quoted" \\ ; -- ?', "über 😀 \u2028", "tab\tline\n", "\x1b[31m"):
         assert clean_text(kept) == clip_text(kept, 1000) == kept
 
 
-def test_what_cannot_be_stored_is_replaced_not_dropped():
+def test_unstorable_characters_are_replaced_not_dropped():
     assert clean_text(f"a{NUL}b{LONE}c") == f"a{REPLACEMENT}b{REPLACEMENT}c"
 
 
 @pytest.mark.parametrize(("length", "cut"), [(999, False), (1000, False), (1001, True), (1_000_000, True)])
-def test_a_text_is_cut_at_its_limit_and_says_so(length, cut):
+def test_a_text_is_cut_at_its_limit_and_marked(length, cut):
     kept = clip_text("x" * length, 1000)
 
     assert len(kept) == min(length, 1000)
@@ -174,7 +174,7 @@ def test_json_is_made_storable(written, kept):
 
 
 @pytest.mark.parametrize("written", ["NaN{", '{"é":', "[" * 100_000 + "NaN"])
-def test_what_is_no_json_is_left_to_the_server(written):
+def test_invalid_json_is_left_to_the_server(written):
     assert clean_json(written) == written
 
 

@@ -96,7 +96,7 @@ def test_attempts_are_bounded_and_no_pause_is_shorter_than_the_one_before(attemp
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_will_not_get_better_is_not_tried_again(error):
+def test_permanent_failures_are_not_retried(error):
     clock = PauseClock()
 
     def action() -> str:
@@ -110,7 +110,7 @@ def test_what_will_not_get_better_is_not_tried_again(error):
     assert clock.pauses_s == []
 
 
-def test_every_failure_that_is_tried_again_is_told():
+def test_every_retried_failure_is_logged():
     told: list[BaseException] = []
 
     RetryPolicy(stop=threading.Event(), clock=FakeClock(), note=told.append).call(failing(LOST, times=3))
@@ -118,7 +118,7 @@ def test_every_failure_that_is_tried_again_is_told():
     assert [error.failure for error in told if isinstance(error, ControlFailed)] == [LOST] * 3
 
 
-def test_a_stop_that_came_before_leaves_one_attempt():
+def test_a_stop_before_the_first_attempt_leaves_one_attempt():
     stop = threading.Event()
     stop.set()
     action, calls = counted(failing(LOST, times=100))
@@ -246,7 +246,7 @@ def test_a_write_with_a_key_is_found_even_when_it_arrives_late(plan, attempts):
         assert table.rows == 1
     else:
         assert isinstance(result, ControlFailed)
-        assert result.failure.retryable, "its own row was taken for somebody else's"
+        assert result.failure.retryable, "its own row was taken for another writer's"
 
 
 @given(fates)
@@ -257,7 +257,7 @@ def test_with_attempts_enough_the_row_is_there_and_known(plan):
     assert table.rows == 1
 
 
-def test_a_row_of_somebody_else_is_not_taken_for_ones_own():
+def test_a_row_of_another_writer_is_not_taken_for_the_own_one():
     """No doubt, no look: a duplicate at the first attempt is the other's."""
     table = Table([], has_key=True)
     table.rows = 1

@@ -1,4 +1,4 @@
-"""Delivered load from plan to verdict, in simulated time: the real plan, events, conductor, meter and verdict, and
+"""Delivered load from plan to verdict, in simulated time: the real plan, events, ramp controller, meter, verdict and
 connections that are lost, refused and opened again, and workers that leave. The truth is counted beside it, slot by
 slot in steps of a tenth of a second."""
 
@@ -53,13 +53,13 @@ class Outage:
 
 
 @dataclass(frozen=True)
-class Fate:
+class WorkerFaults:
     """What happens to one worker."""
 
     outages: tuple[Outage, ...] = ()
     leaves_s: float | None = None
     joins_s: float = 0.0
-    knows_plan: bool = True  # False: it finds a run that measures, and was told of no window
+    knows_plan: bool = True  # False: it joins a run in its measurement, without a plan of windows
 
 
 @dataclass
@@ -89,7 +89,7 @@ class Connecting(Pool):
             self.opening.pop(slot, None)
 
     def run_to(self, second: float) -> None:
-        """The meter is told of a login when it is done. A step is no longer than a login: none ends unseen in it."""
+        """The meter counts a login when it has succeeded. A step is no longer than a login: none ends unseen in it."""
         stage = self.stage
         assert stage is not None
         end_ns = stage.zero_ns + round(second * NS_PER_S)
@@ -100,7 +100,7 @@ class Connecting(Pool):
                 stage.connections.login_succeeded(slot, self.opening.pop(slot), None)
 
 
-def play(load: Load, plan: RunPlan, worker: int, workers: int, fate: Fate) -> list[WindowResult]:
+def play(load: Load, plan: RunPlan, worker: int, workers: int, faults: WorkerFaults) -> list[WindowResult]:
     """One worker's life; the windows it has measured."""
     me = WorkerArguments(run_id="run", worker_id=f"worker-{worker}", worker_group_id=worker, worker_group_count=workers)
     stage = Stage(load, arguments=me)
@@ -108,15 +108,15 @@ def play(load: Load, plan: RunPlan, worker: int, workers: int, fate: Fate) -> li
     stage.pool = stage.ramp_controller._pool = clients  # type: ignore[assignment]
     stage.zero_ns += round(LEAD_S * NS_PER_S)
     first = next(iter(planned_levels(load, plan, worker, workers)))[1]
-    stage.clock.advance(LEAD_S + fate.joins_s if fate.joins_s else 0.0)
+    stage.clock.advance(LEAD_S + faults.joins_s if faults.joins_s else 0.0)
     stage.ramp_controller.set_first_target(first)
-    if fate.knows_plan:
+    if faults.knows_plan:
         stage.say(start_event(plan, workers, 0).command, at_s=0.0)
     stage.ramp_controller.begin(plan.first_phase, load.duration_s if plan.first_phase is Phase.MEASUREMENT else None)
     assert plan.ends_s is not None
-    moments = [(outage.from_s, outage.slot, False) for outage in fate.outages]
-    moments += [(outage.to_s, outage.slot, True) for outage in fate.outages]
-    ends_s = plan.ends_s + 1.0 if fate.leaves_s is None else min(fate.leaves_s, plan.ends_s + 1.0)
+    moments = [(outage.from_s, outage.slot, False) for outage in faults.outages]
+    moments += [(outage.to_s, outage.slot, True) for outage in faults.outages]
+    ends_s = plan.ends_s + 1.0 if faults.leaves_s is None else min(faults.leaves_s, plan.ends_s + 1.0)
     for at_s, slot, back in sorted(moments):
         if at_s < ends_s:
             clients.run_to(at_s)
@@ -162,26 +162,28 @@ def planned_levels(load: Load, plan: RunPlan, worker: int, workers: int) -> list
     return found
 
 
-def truth(load: Load, plan: RunPlan, fates: list[Fate]) -> dict[tuple[str, int | None], tuple[int, int]]:
+def truth(load: Load, plan: RunPlan, all_faults: list[WorkerFaults]) -> dict[tuple[str, int | None], tuple[int, int]]:
     """(planned, delivered) in steps, by worker and window."""
     found: dict[tuple[str, int | None], tuple[int, int]] = {}
-    for number, fate in enumerate(fates):
-        for at_s, planned in planned_levels(load, plan, number, len(fates)):
+    for number, faults in enumerate(all_faults):
+        for at_s, planned in planned_levels(load, plan, number, len(all_faults)):
             inside = [one for one in plan.windows if one.starts_s <= at_s < one.starts_s + one.duration_s]
             if not inside:
                 continue
-            away = {one.slot for one in fate.outages if one.from_s <= at_s < one.to_s}
+            away = {one.slot for one in faults.outages if one.from_s <= at_s < one.to_s}
             there = planned - len([slot for slot in away if slot < planned])
-            there = 0 if fate.leaves_s is not None and at_s >= fate.leaves_s else there
+            there = 0 if faults.leaves_s is not None and at_s >= faults.leaves_s else there
             key = (f"worker-{number}", inside[0].step_id)
             before = found.get(key, (0, 0))
             found[key] = before[0] + planned, before[1] + there
     return found
 
 
-def judged(load: Load, plan: RunPlan, fates: list[Fate]) -> Delivered:
-    workers = len(fates)
-    windows = {f"worker-{number}": play(load, plan, number, workers, fate) for number, fate in enumerate(fates)}
+def judged(load: Load, plan: RunPlan, all_faults: list[WorkerFaults]) -> Delivered:
+    workers = len(all_faults)
+    windows = {
+        f"worker-{number}": play(load, plan, number, workers, faults) for number, faults in enumerate(all_faults)
+    }
     planned = {
         (f"worker-{number}", step_id): planned_ms
         for number in range(workers)
@@ -208,9 +210,9 @@ LOADS = [CONSTANT, WARM, RAMPED, STAGED]
 
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("workers", [1, 3])
-def test_where_nothing_happens_everything_is_delivered(load: Load, workers: int) -> None:
+def test_without_faults_everything_is_delivered(load: Load, workers: int) -> None:
     """Connections of a higher level are open before it begins, and worker and orchestrator have the same plan."""
-    delivered = judged(load, plan_run(load), [Fate()] * workers)
+    delivered = judged(load, plan_run(load), [WorkerFaults()] * workers)
 
     assert shortfalls(delivered) == []
     assert delivered.run.missing <= workers * 3  # milliseconds that were rounded off
@@ -220,7 +222,7 @@ def test_where_nothing_happens_everything_is_delivered(load: Load, workers: int)
 def test_a_worker_that_leaves_is_named_with_what_it_left_undone() -> None:
     load = Load(connections=4, warmup_s=0.0, duration_s=60.0)
 
-    delivered = judged(load, plan_run(load), [Fate(), Fate(leaves_s=6.0)])
+    delivered = judged(load, plan_run(load), [WorkerFaults(), WorkerFaults(leaves_s=6.0)])
 
     assert shortfalls(delivered) == [
         "delivered load was 55.0 % (132.0 of 240.0 connection-seconds) of the plan",
@@ -231,13 +233,13 @@ def test_a_worker_that_leaves_is_named_with_what_it_left_undone() -> None:
 def test_a_worker_that_a_signal_ended_is_named_with_the_signal() -> None:
     windows = {"worker-0": (window(seconds=60.0),), "worker-1": (window(seconds=6.2),)}
     beats = [live(), read_live(write_live(replace(live(), signal="SIGTERM")))]
-    crew = [
+    views = [
         view(WorkerHealth.DONE, WorkerStatus.COMPLETED, number=number, live=beat) for number, beat in enumerate(beats)
     ]
     plan = plan_run(Load(connections=4, warmup_s=5.0, duration_s=60.0))
 
     because = missing_load_causes(
-        {"refused": 0, "last_refused": []}, crew, MeasuredWindows(windows=windows, gaps=()), plan
+        {"refused": 0, "last_refused": []}, views, MeasuredWindows(windows=windows, gaps=()), plan
     )
 
     assert because == "worker-1 received SIGTERM after 6 of 60 s"
@@ -248,10 +250,10 @@ def test_a_worker_that_a_signal_ended_is_named_with_the_signal() -> None:
 def test_a_worker_that_joins_late_has_not_delivered_what_was_before_it(
     joins_s: float, short: bool, knows_plan: bool
 ) -> None:
-    """It took the place of another, or was held up, and measures as if it had been there all the time."""
+    """A replacement or a delayed worker that claims to have measured from the beginning."""
     load = Load(connections=4, warmup_s=0.0, duration_s=60.0)
 
-    delivered = judged(load, plan_run(load), [Fate(), Fate(joins_s=joins_s, knows_plan=knows_plan)])
+    delivered = judged(load, plan_run(load), [WorkerFaults(), WorkerFaults(joins_s=joins_s, knows_plan=knows_plan)])
 
     assert bool(shortfalls(delivered)) is short
     assert delivered.workers["worker-1"].missing == pytest.approx(2_000 * joins_s if short else 0, abs=2_500)
@@ -264,17 +266,17 @@ outages = st.builds(
     tenths,
     st.integers(1, 60).map(lambda tenth: tenth / 10),
 )
-fates = st.builds(
-    Fate,
+all_faults = st.builds(
+    WorkerFaults,
     outages=st.lists(outages, max_size=3, unique_by=lambda outage: outage.slot).map(tuple),
     leaves_s=st.none() | tenths,
 )
 
 
 @settings(deadline=None, max_examples=100)
-@example(RAMPED, [Fate(), Fate(), Fate(outages=(Outage(0, 3.5, 4.4),))])
-@given(st.sampled_from(LOADS), st.lists(st.just(Fate()) | fates, min_size=1, max_size=3))
-def test_the_verdict_is_the_truth(load: Load, drawn: list[Fate]) -> None:
+@example(RAMPED, [WorkerFaults(), WorkerFaults(), WorkerFaults(outages=(Outage(0, 3.5, 4.4),))])
+@given(st.sampled_from(LOADS), st.lists(st.just(WorkerFaults()) | all_faults, min_size=1, max_size=3))
+def test_the_verdict_is_the_truth(load: Load, drawn: list[WorkerFaults]) -> None:
     plan = plan_run(load)
     true = truth(load, plan, drawn)
 
@@ -290,12 +292,12 @@ def test_the_verdict_is_the_truth(load: Load, drawn: list[Fate]) -> None:
     said = shortfalls(judged(load, plan, drawn))
 
     if min(margins) < -BAND:
-        assert said, f"{min(margins):.4f} below a limit, and nobody noticed"
+        assert said, f"{min(margins):.4f} below a limit, and not detected"
     elif min(margins) > BAND:
         assert said == []
 
 
-# --- logging in -------------------------------------------------------------------------------------------------------
+# --- logging in ------------------------------------------------------------------------------------------------------
 
 
 FEWER = "throughput is that of fewer connections"
@@ -359,7 +361,7 @@ def test_logins_in_a_stage_that_was_cancelled_before_it_began_are_no_share_of_an
     assert shortfalls(delivered) == login_warnings(delivered) == []
 
 
-def test_arrivals_that_were_never_sent_are_told_also_where_a_threshold_judges_them() -> None:
+def test_arrivals_that_were_never_sent_are_reported_also_where_a_threshold_judges_them() -> None:
     def told(overload: int) -> list[str]:
         portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, overload=overload)}
         return overload_warnings(Delivered(portions=portions, open_loop=True))

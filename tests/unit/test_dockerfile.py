@@ -80,7 +80,7 @@ def test_what_is_started_is_the_program_and_by_default_a_worker() -> None:
 
 
 def test_it_runs_as_the_user_that_pods_name() -> None:
-    """By its number: Kubernetes cannot tell whether a name is root."""
+    """By its number: Kubernetes cannot determine whether a name is root."""
     assert words("USER") == [[str(USER_ID)]]
     assert any(line.startswith("RUN useradd") and f"--uid {USER_ID} " in line for line in LINES)
 

@@ -81,12 +81,12 @@ def test_open_files_are_counted_against_the_connections_of_a_worker(limit, conne
     assert offline.open_files(limit, connections).level == mark
 
 
-def test_a_clock_of_1970_is_told():
+def test_a_clock_of_1970_is_reported():
     assert offline.wall_clock(datetime(1970, 1, 1, tzinfo=UTC)).level is FindingLevel.FAILED
     assert offline.wall_clock(NOON).level is FindingLevel.OK
 
 
-def test_this_machine_has_what_it_says():
+def test_the_check_of_this_machine_prints_its_resources():
     assert offline.cores() >= 1
     assert offline.free_mb() > 0
     assert offline.versions().message.startswith("Python 3.")
@@ -121,7 +121,7 @@ def test_warnings_of_the_connection_are_findings(environ):
     assert "login_timeout" in unused.message
 
 
-def test_a_control_plane_on_the_target_s_own_warehouse_is_told(environ):
+def test_a_control_plane_on_the_warehouse_of_the_target_is_reported(environ):
     def found(more: str) -> Finding:
         loaded = scenario(more)
         place = ControlPlaneLocation.of_scenario(loaded.scenario)
@@ -138,9 +138,9 @@ def test_a_control_plane_on_the_target_s_own_warehouse_is_told(environ):
 # --- the other end ---------------------------------------------------------------------------------------------------
 
 
-def test_a_long_way_is_told():
-    assert online.round_trip(probe_of(round_trips_ms=(20.0, 49.0, 90.0))).level is FindingLevel.OK
-    assert online.round_trip(probe_of(round_trips_ms=(20.0, 51.0, 90.0))).level is FindingLevel.WARNING
+def test_a_long_round_trip_is_reported():
+    assert server.round_trip(probe_of(round_trips_ms=(20.0, 49.0, 90.0))).level is FindingLevel.OK
+    assert server.round_trip(probe_of(round_trips_ms=(20.0, 51.0, 90.0))).level is FindingLevel.WARNING
 
 
 @pytest.mark.parametrize("role", ["ACCOUNTADMIN", "SECURITYADMIN", "ORGADMIN"])
@@ -166,7 +166,7 @@ def test_other_roles_and_the_embedded_server_s_only_one_are_fine(environ):
         ("GCP_EUROPE_WEST4", 0, "failed"),
         ("PUBLIC.GCP_US_CENTRAL1", 0, "failed"),
         ("AWS_US_GOV_WEST_1", 0, "failed"),
-        ("GCP_EUROPE_WEST4", 4, "ok"),  # what is there can be had, whatever we thought
+        ("GCP_EUROPE_WEST4", 4, "ok"),  # what exists is available, whatever the check assumed
         (None, 0, "ok"),
     ],
 )
@@ -190,8 +190,8 @@ def test_the_clock_offset_is_that_of_the_quickest_reading():
 
 
 @pytest.mark.parametrize(("seconds", "error_s", "mark"), [(1.9, 0.0, "ok"), (-600, 0.1, "warning"), (5, 4, "ok")])
-def test_an_offset_is_told_only_as_far_as_it_is_certain(seconds, error_s, mark):
-    assert online.clock_offset(online.ClockOffset(seconds=seconds, error_s=error_s)).level == mark
+def test_an_offset_is_printed_only_as_precisely_as_it_is_known(seconds, error_s, mark):
+    assert server.clock_offset(server.ClockOffset(seconds=seconds, error_s=error_s)).level == mark
 
 
 # --- the control plane -----------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def marks(row: dict[str, object], **more) -> list[str]:
         ({"generation": None, "min_cluster_count": None, "max_cluster_count": None}, ["ok"]),
     ],
 )
-def test_what_disturbs_a_measurement_is_told(row, expected):
+def test_disturbances_of_a_measurement_are_reported(row, expected):
     assert marks(row) == expected
 
 
@@ -311,7 +311,7 @@ def run(*checks: DoctorCheck) -> list[CheckedFinding]:
     return list(run_checks(checks, new_lane(), limit_s=PATIENCE_S))
 
 
-def test_what_rests_on_a_failed_check_is_skipped_with_the_reason():
+def test_checks_that_depend_on_a_failed_check_are_skipped_with_the_reason():
     found = run(
         check("a", Mock(side_effect=ConfigurationError("broken", remedy="Mend it."))),
         check("b", lambda: [ok("fine")], "a"),
@@ -348,7 +348,7 @@ def test_a_bug_in_one_check_does_not_hide_the_others(caplog):
 
 
 class Owned:
-    """What a lane's thread owns: says in which threads it was made and closed."""
+    """What the thread of a lane owns: records in which threads it was opened and closed."""
 
     def __init__(self) -> None:
         self.made_by, self.closed_by = threading.get_ident(), 0

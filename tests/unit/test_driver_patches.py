@@ -63,7 +63,7 @@ def cursor(internals: SimpleNamespace) -> Any:
     return internals.cursors.SnowflakeCursorBase(connection)
 
 
-def test_a_tested_driver_is_lightened_and_says_so(internals: SimpleNamespace) -> None:
+def test_a_tested_driver_is_lightened_and_reports_it(internals: SimpleNamespace) -> None:
     assert not driver.telemetry_hooks_disabled()
     assert driver.disable_telemetry_hooks({})
     assert driver.telemetry_hooks_disabled()
@@ -87,7 +87,7 @@ def test_a_version_that_was_not_tested_is_left_as_it_is(
 
 
 @pytest.mark.parametrize("value", ["0", "false", "NO", "off"])
-def test_it_can_be_switched_off(internals: SimpleNamespace, value: str) -> None:
+def test_lightening_can_be_disabled(internals: SimpleNamespace, value: str) -> None:
     assert not driver.disable_telemetry_hooks({"LOADGEN_DRIVER_LIGHTEN": value})
     assert internals.calls._TRACKING.get() is True
 
@@ -245,7 +245,7 @@ def test_a_statement_that_cannot_be_released_keeps_no_connection_open() -> None:
     assert asked == ["first", "second"]
 
 
-def test_workers_tell_and_the_run_says_what_they_have_in_common() -> None:
+def test_workers_report_it_and_the_run_has_what_they_have_in_common() -> None:
     measuring = Measuring()
     row = measuring.result()
     assert json.loads(row.summary)["driver_lightened"] is driver.telemetry_hooks_disabled()
@@ -272,7 +272,7 @@ def test_runs_with_and_without_it_are_not_compared() -> None:
             warehouse_sizes=SETTING.warehouse_sizes,
         )
 
-    assert not differences(setting(), setting(driver_lightened=True))  # older runs do not say so
+    assert not differences(setting(), setting(driver_lightened=True))  # older runs do not report it
     (found,) = differences(setting(), setting(driver_lightened=False))
     assert (found.key, found.forbids) == ("environment.driver_lightened", True)
 

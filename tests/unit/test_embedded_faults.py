@@ -74,7 +74,7 @@ def test_a_probability_is_kept_and_the_seed_decides():
     assert 500 < sum(struck(5)) < 700
 
 
-def test_rules_posted_together_have_ids_and_draws_of_their_own():
+def test_rules_posted_together_have_separate_ids_and_draws():
     rules = FaultRules(1)
     ids = rules.add([{"match": name, "kind": "reset", "probability": 0.5} for name in "XY"])
 
@@ -153,7 +153,7 @@ def test_every_kind_can_be_posted(kind):
         ({"match": "x", "kind": "error", "errno": 1, "message": 5}, "message must be a text"),
     ],
 )
-def test_a_bad_rule_says_what_is_wrong_and_changes_nothing(posted, says):
+def test_an_invalid_rule_is_an_error_and_changes_nothing(posted, says):
     rules = FaultRules(1)
 
     with pytest.raises(InvalidFaultRule) as caught:

@@ -23,7 +23,7 @@ NAMES = [name for name, _ in COLUMNS]
 BENCH = StatementContext(42, "LOADER", "R", "BENCH", "PUBLIC", "WH", "X-Small", "STANDARD", "bench")
 
 
-class Stand:
+class HistoryHarness:
     """A history with a clock that the test moves."""
 
     def __init__(self, **limits: int) -> None:
@@ -52,8 +52,8 @@ class Stand:
         return [dict(zip(NAMES, row, strict=True)) for row in rows]
 
 
-def test_a_query_id_looks_like_snowflakes_and_says_nothing_about_others():
-    ids = [stand.execute() for stand in (Stand(), Stand()) for _ in range(50)]
+def test_a_query_id_looks_like_snowflakes_and_reveals_nothing_about_others():
+    ids = [harness.execute() for harness in (HistoryHarness(), HistoryHarness()) for _ in range(50)]
 
     assert len(set(ids)) == 100
     assert ids != sorted(ids)
@@ -63,42 +63,42 @@ def test_a_query_id_looks_like_snowflakes_and_says_nothing_about_others():
 
 
 def test_a_running_statement_is_found_by_its_id_until_it_ends():
-    stand = Stand()
-    first, second = stand.begin(), stand.begin()
+    harness = HistoryHarness()
+    first, second = harness.begin(), harness.begin()
 
-    assert stand.history.find_running(second.query_id.upper()) is second
-    stand.history.end(second)
-    assert stand.history.find_running(second.query_id) is None
-    assert stand.history.find_running(first.query_id) is first
-    assert list(stand.history.running.values()) == [first]
+    assert harness.history.find_running(second.query_id.upper()) is second
+    harness.history.end(second)
+    assert harness.history.find_running(second.query_id) is None
+    assert harness.history.find_running(first.query_id) is first
+    assert list(harness.history.running.values()) == [first]
 
 
 def test_only_ids_that_were_given_out_are_known():
-    stand = Stand()
-    issued = stand.execute()
+    harness = HistoryHarness()
+    issued = harness.execute()
     future = issued[:-1] + ("9" if issued[-1] != "9" else "8")
 
-    assert stand.history.find_ended(issued.upper()) is not None
-    foreign = Stand().execute()
+    assert harness.history.find_ended(issued.upper()) is not None
+    foreign = HistoryHarness().execute()
     for unknown in (future, foreign, "", "x", issued + "0", issued[:-1] + "g", issued.replace("-", ""), issued[:-12]):
-        assert stand.history.find_ended(unknown) is None
-        assert stand.history.find_running(unknown) is None
+        assert harness.history.find_ended(unknown) is None
+        assert harness.history.find_running(unknown) is None
 
 
 def test_a_statement_ends_once():
-    stand = Stand()
-    statement = stand.begin()
-    stand.history.end(statement)
+    harness = HistoryHarness()
+    statement = harness.begin()
+    harness.history.end(statement)
 
     with pytest.raises(KeyError):
-        stand.history.end(statement)
+        harness.history.end(statement)
 
 
 def test_the_ground_truth_has_the_promised_fields():
-    stand = Stand()
-    query_id = stand.execute("SELECT é", ms=30.125, queued_ms=5.5, compile_ms=0.625, blocked_ms=4, rows=3)
+    harness = HistoryHarness()
+    query_id = harness.execute("SELECT é", ms=30.125, queued_ms=5.5, compile_ms=0.625, blocked_ms=4, rows=3)
 
-    assert stand.truth() == [
+    assert harness.truth() == [
         {
             "query_id": query_id,
             "session_id": 42,
@@ -116,71 +116,71 @@ def test_the_ground_truth_has_the_promised_fields():
 
 
 def test_the_ground_truth_is_filtered_by_tag_and_by_when_statements_began():
-    stand = Stand()
+    harness = HistoryHarness()
     other = BENCH._replace(query_tag='{"run":"r2"}')
-    early = stand.begin("began early, ended late")
-    stand.execute("too early")
-    since_ms = stand.now_ms
+    early = harness.begin("began early, ended late")
+    harness.execute("too early")
+    since_ms = harness.now_ms
     for index in range(3):
-        stand.execute(f"kept {index}")
-        stand.execute("other tag", other)
-    stand.history.end(early)
+        harness.execute(f"kept {index}")
+        harness.execute("other tag", other)
+    harness.history.end(early)
 
-    assert [line["sql_text"] for line in stand.truth("benc", since_ms)] == ["kept 0", "kept 1", "kept 2"]
-    assert [line["sql_text"] for line in stand.truth('"run":"r2"', since_ms)] == ["other tag"] * 3
-    assert len(stand.truth()) == 8
-    assert stand.truth("bench", stand.now_ms + 1) == []
+    assert [line["sql_text"] for line in harness.truth("benc", since_ms)] == ["kept 0", "kept 1", "kept 2"]
+    assert [line["sql_text"] for line in harness.truth('"run":"r2"', since_ms)] == ["other tag"] * 3
+    assert len(harness.truth()) == 8
+    assert harness.truth("bench", harness.now_ms + 1) == []
 
 
 def test_the_ground_truth_survives_what_happens_while_it_is_read():
-    stand = Stand(records_max=10)
+    harness = HistoryHarness(records_max=10)
     for index in range(10):
-        stand.execute(f"old {index}")
-    lines = stand.history.ground_truth()
+        harness.execute(f"old {index}")
+    lines = harness.history.ground_truth()
     seen = [json.loads(next(lines))["sql_text"]]
 
     for index in range(7):
-        stand.execute(f"new {index}")
+        harness.execute(f"new {index}")
     seen += [json.loads(line)["sql_text"] for line in lines]
 
     assert seen == ["old 0", "old 7", "old 8", "old 9"]
 
 
 def test_half_a_surrogate_pair_does_not_break_the_ground_truth():
-    stand = Stand()
-    stand.execute("SELECT '\ud800'")
+    harness = HistoryHarness()
+    harness.execute("SELECT '\ud800'")
 
-    assert stand.truth()[0]["sql_text"] == "SELECT '\ud800'"
+    assert harness.truth()[0]["sql_text"] == "SELECT '\ud800'"
 
 
 def test_the_ring_keeps_the_newest():
-    stand = Stand(records_max=100)
+    harness = HistoryHarness(records_max=100)
     for index in range(257):
-        stand.execute(f"SELECT {index}", BENCH._replace(session_id=index))
+        harness.execute(f"SELECT {index}", BENCH._replace(session_id=index))
 
-    assert (stand.history.kept, stand.history.ended) == (100, 257)
-    assert [line["sql_text"] for line in stand.truth()] == [f"SELECT {index}" for index in range(157, 257)]
-    assert [line["session_id"] for line in stand.truth()] == list(range(157, 257))
+    assert (harness.history.kept, harness.history.ended) == (100, 257)
+    assert [line["sql_text"] for line in harness.truth()] == [f"SELECT {index}" for index in range(157, 257)]
+    assert [line["session_id"] for line in harness.truth()] == list(range(157, 257))
 
 
 def test_texts_go_with_the_last_record_that_uses_them():
     text_bytes = 100 * (160 + 1000 + 400 + 5) + 10_000  # room for what 100 records need, and little more
-    stand = Stand(records_max=100, text_bytes=text_bytes)
+    harness = HistoryHarness(records_max=100, text_bytes=text_bytes)
     for index in range(2_000):
-        stand.execute(f"{index % 170:01000}", BENCH._replace(session_id=index))
+        harness.execute(f"{index % 170:01000}", BENCH._replace(session_id=index))
 
-    assert stand.history.kept == 100
+    assert harness.history.kept == 100
 
 
 def test_long_texts_shorten_the_history_before_they_fill_the_memory():
-    stand = Stand(records_max=1_000, text_bytes=1_000_000)
+    harness = HistoryHarness(records_max=1_000, text_bytes=1_000_000)
     for index in range(1_000):
-        stand.execute(f"{index:050000}")
+        harness.execute(f"{index:050000}")
 
-    assert 15 <= stand.history.kept <= 20
-    assert stand.truth()[-1]["sql_text"].endswith("00999")
-    stand.execute("x" * 200_000)
-    assert stand.truth()[-1]["sql_text"] == "x" * 100_000
+    assert 15 <= harness.history.kept <= 20
+    assert harness.truth()[-1]["sql_text"].endswith("00999")
+    harness.execute("x" * 200_000)
+    assert harness.truth()[-1]["sql_text"] == "x" * 100_000
 
 
 def test_a_record_is_small():
@@ -200,18 +200,18 @@ def test_rows_have_the_columns_that_enrichment_reads():
 
 
 def test_an_ended_statement_is_shown_with_its_times():
-    stand = Stand()
-    query_id = stand.execute(
+    harness = HistoryHarness()
+    query_id = harness.execute(
         "INSERT", ms=30.4, queued_ms=5.6, compile_ms=1.2, blocked_ms=2.4, rows=7, query_type="INSERT", result_bytes=99
     )
 
-    (row,) = stand.shown()
+    (row,) = harness.shown()
     expected = {
         "QUERY_ID": query_id, "QUERY_TEXT": "INSERT", "DATABASE_NAME": "BENCH", "SCHEMA_NAME": "PUBLIC",
         "QUERY_TYPE": "INSERT", "SESSION_ID": 42, "USER_NAME": "LOADER", "ROLE_NAME": "R", "WAREHOUSE_NAME": "WH",
         "WAREHOUSE_SIZE": "X-Small", "WAREHOUSE_TYPE": "STANDARD", "CLUSTER_NUMBER": 1, "QUERY_TAG": "bench",
         "EXECUTION_STATUS": "success", "ERROR_CODE": None, "ERROR_MESSAGE": None, "START_TIME": START_MS,
-        "END_TIME": stand.now_ms, "TOTAL_ELAPSED_TIME": 30, "COMPILATION_TIME": 1, "EXECUTION_TIME": 21,
+        "END_TIME": harness.now_ms, "TOTAL_ELAPSED_TIME": 30, "COMPILATION_TIME": 1, "EXECUTION_TIME": 21,
         "QUEUED_PROVISIONING_TIME": 0, "QUEUED_OVERLOAD_TIME": 6, "TRANSACTION_BLOCKED_TIME": 2, "ROWS_PRODUCED": 7,
         "ROWS_INSERTED": 7, "ROWS_WRITTEN_TO_RESULT": 1, "BYTES_WRITTEN_TO_RESULT": 99, "BYTES_SCANNED": 99,
     }  # fmt: skip
@@ -219,30 +219,30 @@ def test_an_ended_statement_is_shown_with_its_times():
 
 
 def test_a_failed_statement_is_shown_with_its_error():
-    stand = Stand()
-    stand.execute(error_code=200001, error_message="Primary key already exists", hybrid_only=True)
+    harness = HistoryHarness()
+    harness.execute(error_code=200001, error_message="Primary key already exists", hybrid_only=True)
 
-    (row,) = stand.shown()
+    (row,) = harness.shown()
     assert row["EXECUTION_STATUS"] == "failed_with_error"
     assert (row["ERROR_CODE"], row["ERROR_MESSAGE"]) == (200001, "Primary key already exists")
 
 
 def test_running_statements_come_first_unless_the_range_has_an_end():
-    stand = Stand()
-    oldest = stand.begin("oldest")
+    harness = HistoryHarness()
+    oldest = harness.begin("oldest")
     oldest.status = "queued"
-    stand.now_ms += 5
-    stand.execute("ended")
-    stand.begin("newest")
-    stand.now_ms += 5
+    harness.now_ms += 5
+    harness.execute("ended")
+    harness.begin("newest")
+    harness.now_ms += 5
 
-    rows = stand.shown()
+    rows = harness.shown()
     assert [row["QUERY_TEXT"] for row in rows] == ["newest", "oldest", "ended"]
     assert [row["EXECUTION_STATUS"] for row in rows] == ["running", "queued", "success"]
     assert [row["END_TIME"] for row in rows] == [0, 0, START_MS + 15]
     assert [row["TOTAL_ELAPSED_TIME"] for row in rows] == [5, 20, 10]
-    assert [row["QUERY_TEXT"] for row in stand.shown(None, stand.now_ms)] == ["ended"]
-    assert [row["QUERY_TEXT"] for row in stand.shown(None, None, 1)] == ["newest"]
+    assert [row["QUERY_TEXT"] for row in harness.shown(None, harness.now_ms)] == ["ended"]
+    assert [row["QUERY_TEXT"] for row in harness.shown(None, None, 1)] == ["newest"]
 
 
 @pytest.mark.parametrize(
@@ -259,35 +259,35 @@ def test_running_statements_come_first_unless_the_range_has_an_end():
     ],
 )
 def test_short_statements_on_hybrid_tables_alone_are_not_shown(facts, is_shown):
-    stand = Stand()
-    stand.execute(**{"hybrid_only": True, **facts})
+    harness = HistoryHarness()
+    harness.execute(**{"hybrid_only": True, **facts})
 
-    assert len(stand.shown()) == is_shown
-    assert len(stand.truth()) == 1, "the ground truth has everything"
+    assert len(harness.shown()) == is_shown
+    assert len(harness.truth()) == 1, "the ground truth has everything"
 
 
 @pytest.mark.parametrize("limit", [0, -1, RESULT_LIMIT_MAX + 1])
 def test_a_result_limit_out_of_range_is_refused(limit):
     with pytest.raises(ValueError, match="RESULT_LIMIT"):
-        Stand().shown(None, None, limit)
+        HistoryHarness().shown(None, None, limit)
 
 
 def test_a_hundred_rows_are_shown_unless_more_are_asked_for():
-    stand = Stand()
+    harness = HistoryHarness()
     for index in range(150):
-        stand.execute(f"SELECT {index}")
+        harness.execute(f"SELECT {index}")
 
-    assert [row["QUERY_TEXT"] for row in stand.shown()] == [f"SELECT {index}" for index in range(149, 49, -1)]
-    assert len(stand.shown(None, None, RESULT_LIMIT_MAX)) == 150
+    assert [row["QUERY_TEXT"] for row in harness.shown()] == [f"SELECT {index}" for index in range(149, 49, -1)]
+    assert len(harness.shown(None, None, RESULT_LIMIT_MAX)) == 150
 
 
-def test_what_ended_more_than_seven_days_ago_is_not_shown():
-    stand = Stand()
-    stand.execute("old")
-    stand.now_ms += 7 * 86_400_000 + 1
-    stand.execute("new")
+def test_statements_that_ended_more_than_seven_days_ago_are_not_shown():
+    harness = HistoryHarness()
+    harness.execute("old")
+    harness.now_ms += 7 * 86_400_000 + 1
+    harness.execute("new")
 
-    assert [row["QUERY_TEXT"] for row in stand.shown(0.0)] == ["new"]
+    assert [row["QUERY_TEXT"] for row in harness.shown(0.0)] == ["new"]
 
 
 @pytest.mark.parametrize(
@@ -295,11 +295,11 @@ def test_what_ended_more_than_seven_days_ago_is_not_shown():
     [(0, 1, ["b", "a"]), (1, 1, ["b"]), (1, 2, ["c", "b"]), (0.5, 1.5, ["b"]), (1.5, 1.6, []), (2, 9, ["c"])],
 )
 def test_a_range_includes_both_its_ends(start, end, texts):
-    stand = Stand()
+    harness = HistoryHarness()
     for text in "abc":
-        stand.execute(text, ms=10)
+        harness.execute(text, ms=10)
 
-    rows = stand.shown(START_MS + 10 + start * 10, START_MS + 10 + end * 10)
+    rows = harness.shown(START_MS + 10 + start * 10, START_MS + 10 + end * 10)
 
     assert [row["QUERY_TEXT"] for row in rows] == texts
 
@@ -328,11 +328,11 @@ EDGES = st.one_of(st.none(), st.integers(-2, 30).map(lambda ms: START_MS + ms))
     warehouse=st.sampled_from([None, "WH1"]),
 )
 def test_query_history_selects_as_a_plain_list_would(executed, start_ms, end_ms, limit, session_id, user, warehouse):
-    stand, model = Stand(records_max=7), []
+    harness, model = HistoryHarness(records_max=7), []
     for session, name, on_warehouse, hidden, ms in executed:
         context = StatementContext(session, name, warehouse=on_warehouse)
-        query_id = stand.execute(context=context, ms=ms, hybrid_only=hidden)
-        model.append((stand.now_ms, query_id, context, hidden))
+        query_id = harness.execute(context=context, ms=ms, hybrid_only=hidden)
+        model.append((harness.now_ms, query_id, context, hidden))
 
     wanted = [
         query_id
@@ -344,7 +344,7 @@ def test_query_history_selects_as_a_plain_list_would(executed, start_ms, end_ms,
         and user in (None, context.user)
         and warehouse in (None, context.warehouse)
     ]
-    rows = stand.shown(start_ms, end_ms, limit, session_id=session_id, user=user, warehouse=warehouse)
+    rows = harness.shown(start_ms, end_ms, limit, session_id=session_id, user=user, warehouse=warehouse)
     assert [row["QUERY_ID"] for row in rows] == wanted[:limit]
 
 

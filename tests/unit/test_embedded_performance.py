@@ -55,7 +55,7 @@ def test_a_model_is_read_from_its_file(tmp_path):
         ({"cold": {"depth": 1}}, "cold is not like"),
     ],
 )
-def test_mistakes_in_a_model_are_told(change, told):
+def test_errors_in_a_model_are_reported(change, told):
     with pytest.raises(ValueError, match=told.replace("(", r"\(")):
         parse_performance_model({**FULL, **change})
 

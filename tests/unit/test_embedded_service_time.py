@@ -58,7 +58,7 @@ def test_a_spec_is_read(text, spec):
         ("lognormal(20ms,0.3", "is not a duration"),
     ],
 )
-def test_a_bad_spec_says_what_is_wrong(text, says):
+def test_an_invalid_spec_is_an_error_with_the_reason(text, says):
     with pytest.raises(ValueError) as caught:
         parse_service_time(text)
 
@@ -158,7 +158,7 @@ def test_cancelled_sleepers_with_far_deadlines_do_not_pile_up():
     assert asyncio.run(scenario()) <= 1024
 
 
-def test_closing_ends_whoever_still_sleeps():
+def test_closing_ends_every_sleep():
     async def scenario():
         alarm = WakeupTimer(time.monotonic)
         sleeper = alarm.sleep_until(time.monotonic() + 3600)

@@ -139,7 +139,7 @@ STEPS = st.lists(
 
 @settings(max_examples=100, deadline=None)
 @given(steps=STEPS)
-def test_slots_never_leak_whatever_happens(steps):
+def test_slots_never_leak_in_any_order_of_events(steps):
     async def scenario():
         warehouse = a_warehouse(max_concurrency_level=2)
         gates: list[asyncio.Event] = []

@@ -1,5 +1,5 @@
-"""Enrichment's decisions: what is looked for, in which slices of the history, what becomes of each statement, what the
-summary says of it; and the command where it needs no server."""
+"""Decisions of the enrichment: which slices of the history are read, the outcome of each statement, the part of the
+summary; and the command where it needs no server."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_the_span_ends_now_and_begins_where_the_history_does():
 
 
 class Served:
-    """A history with so many statements, evenly spread, that shows the newest ROWS_MAX of a slice."""
+    """A history with this many statements, evenly spread, that shows the newest ROWS_MAX of a slice."""
 
     def __init__(self, count: int, span: HistorySlice) -> None:
         width_ms = (span.end_ms - span.start_ms) / count
@@ -214,7 +214,7 @@ def decided(row: PendingExecution, *, found: ServerTimes | None = None, complete
     return changes[0].status if changes else row.status
 
 
-def test_what_is_found_is_enriched_with_its_times():
+def test_found_statements_are_enriched_with_their_times():
     (change,) = decide_enrichment([logged("a")], {"a": TIMES, "other": TIMES}, NOW, HISTORY_LATENCY_S, complete=False)
 
     assert (change.execution_id, change.status, change.times) == ("e-a", Row.ENRICHED, TIMES)
@@ -232,11 +232,11 @@ def test_what_is_found_is_enriched_with_its_times():
         (8 * 86_400, True, Row.SKIPPED),
     ],
 )
-def test_what_is_missing_is_not_found_only_after_a_whole_look_at_a_history_that_had_time(ago_s, complete, status):
+def test_a_statement_is_missing_only_after_a_complete_search_of_a_late_enough_history(ago_s, complete, status):
     assert decided(logged(ago_s=ago_s), complete=complete) is status
 
 
-def test_a_second_look_that_finds_nothing_new_changes_nothing():
+def test_a_second_search_without_new_rows_changes_nothing():
     rows = [
         logged("a", ago_s=900, status=Row.NOT_FOUND),
         logged("b"),
@@ -248,7 +248,7 @@ def test_a_second_look_that_finds_nothing_new_changes_nothing():
     assert count_not_due(rows, {"b": TIMES}, NOW, HISTORY_LATENCY_S) == 0
 
 
-# --- what is said of it ----------------------------------------------------------------------------------------------
+# --- what is reported ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_a_summary_with_more_in_it_than_the_stored_one_keeps_it_and_no_folder_is
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_the_text_says_how_far_why_not_all_and_where_the_time_went():
+def test_the_text_has_progress_gaps_and_the_breakdown_of_times():
     text = "\n".join(command._lines(RESULT))
 
     assert "PARTIAL, 75.0 % of 40 logged statements" in text
@@ -384,7 +384,7 @@ def test_the_text_says_how_far_why_not_all_and_where_the_time_went():
     assert "\x1b" not in text
 
 
-def test_without_a_server_it_is_told_in_text_and_json_with_exit_code_3(capsys, monkeypatch):
+def test_an_unreachable_server_is_reported_in_text_and_json_with_exit_code_3(capsys, monkeypatch):
     monkeypatch.setenv("LOADGEN_EMBEDDED_ADDRESS", "127.0.0.1:1")
 
     code = main(["enrich", "latest", "-c", "embedded", "--format", "json"])

@@ -35,7 +35,7 @@ def test_the_docstring_lists_every_exit_code():
     assert listed == DOCUMENTED_CODES
 
 
-def test_a_remedy_of_its_own_replaces_the_one_of_the_class():
+def test_the_hint_of_an_error_replaces_the_one_of_its_class():
     assert ScenarioInvalid("bad", remedy="Quote the cron line.").remedy == "Quote the cron line."
     assert ScenarioInvalid("bad").remedy == ScenarioInvalid.remedy
 

@@ -120,7 +120,7 @@ price: {rates: {date: now, gen1: {Huge: 3}}}
 """
 
 
-def test_every_mistake_is_told_at_its_place(tmp_path):
+def test_every_problem_is_reported_at_its_place(tmp_path):
     assert problems(tmp_path, MISTAKES) == [
         "e.yaml:3:1 scenari: 'scenari' is not a known key; did you mean scenario?",
         "e.yaml:6:9 arms.few.sett: 'sett' is not a known key; did you mean set?",
@@ -140,7 +140,7 @@ def test_every_mistake_is_told_at_its_place(tmp_path):
     ]
 
 
-def test_mistakes_in_overrides_are_told_where_they_are_written(tmp_path):
+def test_problems_in_overrides_are_reported_where_they_are_written(tmp_path):
     text = MINIMAL.replace("{load.connections: 8}", "{load.connections: many, load.durations: 5s}")
 
     assert problems(tmp_path, text) == [
@@ -150,7 +150,7 @@ def test_mistakes_in_overrides_are_told_where_they_are_written(tmp_path):
     ]
 
 
-def test_an_experiment_is_no_scenario_and_says_so_once(tmp_path):
+def test_an_experiment_in_place_of_a_scenario_is_reported_once(tmp_path):
     (tmp_path / "e.yaml").write_text(MINIMAL, "utf-8")
 
     with pytest.raises(ScenarioProblems) as told:
@@ -160,7 +160,7 @@ def test_an_experiment_is_no_scenario_and_says_so_once(tmp_path):
     assert told.value.remedy == "Run it with `loadgen experiment FILE`."
 
 
-def test_problems_of_the_scenario_are_told_once(tmp_path):
+def test_problems_of_the_scenario_are_reported_once(tmp_path):
     found = problems(tmp_path, MINIMAL, SCENARIO.replace("warmup: 1s", "warmup: soon"))
 
     assert len(found) == 1
@@ -180,7 +180,7 @@ def test_problems_of_the_scenario_are_told_once(tmp_path):
         ("scenario: s.yaml", "scenario: gone.yaml", "scenario: cannot be read: No such file or directory"),
     ],
 )
-def test_what_does_not_fit_together_is_told(tmp_path, old, new, told):
+def test_incompatible_sections_are_reported(tmp_path, old, new, told):
     assert any(told in one for one in problems(tmp_path, MINIMAL.replace(old, new)))
 
 

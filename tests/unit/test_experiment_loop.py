@@ -9,69 +9,71 @@ import pytest
 
 from loadgen.errors import Busy, ConnectFailed, RunFailed
 from loadgen.rules.measurement import Measurement, MeasurementOutcome
-from tests.unit.experiment_loop_builders import RUN_S, FakeStore, LoopBench, raising
+from tests.unit.experiment_loop_builders import RUN_S, FakeStore, LoopHarness, raising
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> LoopBench:
-    return LoopBench(tmp_path)
+def harness(tmp_path: Path) -> LoopHarness:
+    return LoopHarness(tmp_path)
 
 
 # --- measurements ----------------------------------------------------------------------------------------------------
 
 
-def test_a_clear_difference_is_decided_and_settings_are_restored_before_the_result_is_stored(bench: LoopBench) -> None:
+def test_a_clear_difference_is_decided_and_settings_are_restored_before_the_result_is_stored(
+    harness: LoopHarness,
+) -> None:
     stored: list[str] = []
-    bench.restore = lambda: stored.extend(map(str, bench.store.results))
+    harness.restore = lambda: stored.extend(map(str, harness.store.results))
 
-    result = bench.run()
+    result = harness.run()
 
     assert (result["verdict"], result["exit_code"]) == ("decided", 0)
     assert result["comparisons"][0]["decision"] == "worse"
-    assert (bench.done[-1], stored, bench.store.results) == ("restore", [], [result])
-    assert all(one.seconds == RUN_S + 5.0 for one in bench.store.rows)
+    assert (harness.done[-1], stored, harness.store.results) == ("restore", [], [result])
+    assert all(one.seconds == RUN_S + 5.0 for one in harness.store.rows)
 
 
 @pytest.mark.parametrize(("code", "outcome"), [(3, "FAILED"), (4, "FAILED"), (5, "INVALID")])
-def test_an_unusable_measurement_is_repeated_once(bench: LoopBench, code: int, outcome: str) -> None:
-    bench.fails(1, "b", 1, code=code)
+def test_an_unusable_measurement_is_repeated_once(harness: LoopHarness, code: int, outcome: str) -> None:
+    harness.fails(1, "b", 1, code=code)
 
-    result = bench.run()
+    result = harness.run()
 
     assert result["verdict"] == "decided"
-    assert [one for one in bench.outcomes() if one[:2] == (1, "b")] == [(1, "b", 1, outcome), (1, "b", 2, "OK")]
+    assert [one for one in harness.outcomes() if one[:2] == (1, "b")] == [(1, "b", 1, outcome), (1, "b", 2, "OK")]
     assert 1 in result["blocks"]["complete"]
 
 
-def test_missed_thresholds_make_no_measurement_unusable(bench: LoopBench) -> None:
-    bench.script[1, "a", 1] = lambda: bench.arm_run("a", 10, reason="not met: p95 < 1ms")
+def test_missed_thresholds_make_no_measurement_unusable(harness: LoopHarness) -> None:
+    harness.script[1, "a", 1] = lambda: harness.arm_run("a", 10, reason="not met: p95 < 1ms")
 
-    bench.run()
+    harness.run()
 
-    assert (1, "a", 1, "OK") in bench.outcomes()
+    assert (1, "a", 1, "OK") in harness.outcomes()
 
 
-def test_a_run_that_raises_is_repeated_and_one_without_a_readable_result_is_invalid(bench: LoopBench) -> None:
-    bench.raises(1, "a", 1, ConnectFailed("no answer"))
-    bench.script[1, "b", 1] = lambda: replace(bench.arm_run("b"), record=None)
+def test_a_run_that_raises_is_repeated_and_one_without_a_readable_result_is_invalid(harness: LoopHarness) -> None:
+    harness.raises(1, "a", 1, ConnectFailed("no answer"))
+    harness.script[1, "b", 1] = lambda: replace(harness.arm_run("b"), record=None)
 
-    result = bench.run()
+    result = harness.run()
 
-    assert (1, "a", 1, "FAILED") in bench.outcomes()
-    assert (1, "b", 1, "INVALID") in bench.outcomes()
+    assert (1, "a", 1, "FAILED") in harness.outcomes()
+    assert (1, "b", 1, "INVALID") in harness.outcomes()
     assert result["blocks"]["complete"][0] == 1
 
 
-def test_a_block_with_two_unusable_measurements_of_an_arm_does_not_count_and_ends(bench: LoopBench) -> None:
-    first, second = bench.order(1)
-    bench.fails(1, first, 1, 2)
+def test_a_block_with_two_unusable_measurements_of_an_arm_does_not_count_and_ends(harness: LoopHarness) -> None:
+    first, second = harness.order(1)
+    harness.fails(1, first, 1, 2)
 
-    result = bench.run()
+    result = harness.run()
 
     assert (result["verdict"], result["blocks"]["complete"]) == ("decided", [2, 3, 4])
-    assert [row[:3] for row in bench.outcomes() if row[0] == 1] == [(1, first, 1), (1, first, 2)]
-    assert f"measure 1 {second} 1" not in bench.done
-    assert "block 1 does not count" in bench.said
+    assert [row[:3] for row in harness.outcomes() if row[0] == 1] == [(1, first, 1), (1, first, 2)]
+    assert f"measure 1 {second} 1" not in harness.done
+    assert "block 1 does not count" in harness.said
 
 
 @pytest.mark.parametrize(("code", "verdict"), [(4, "failed"), (5, "invalid"), (3, "failed")])
@@ -79,46 +81,46 @@ def test_a_block_with_two_unusable_measurements_of_an_arm_does_not_count_and_end
 def test_two_lost_blocks_in_a_row_end_it_with_what_failed(
     tmp_path: Path, code: int, verdict: str, lost: tuple[int, int]
 ) -> None:
-    """Also when they are the last ones: that all blocks are done says less."""
-    bench = LoopBench(tmp_path, metrics={"p50": "0.1%"}, blocks={"minimum": 4, "maximum": 4})
+    """Also when they are the last ones: that all blocks are done would be less precise."""
+    harness = LoopHarness(tmp_path, metrics={"p50": "0.1%"}, blocks={"minimum": 4, "maximum": 4})
     for block in lost:
-        bench.fails(block, "a", 1, 2, code=code, reason="the disk is full")
+        harness.fails(block, "a", 1, 2, code=code, reason="the disk is full")
 
-    result = bench.run()
+    result = harness.run()
 
     assert (result["verdict"], result["exit_code"], result["blocks"]["begun"]) == (verdict, code, lost[1])
     assert result["exit_reason"] == "2 blocks in a row were lost: the disk is full"
-    assert bench.done[-1] == "restore"
+    assert harness.done[-1] == "restore"
 
 
-def test_a_complete_block_between_two_lost_ones_is_enough_to_go_on(bench: LoopBench) -> None:
-    bench.fails(1, "a", 1, 2)
-    bench.fails(3, "a", 1, 2)
+def test_a_complete_block_between_two_lost_ones_is_enough_to_go_on(harness: LoopHarness) -> None:
+    harness.fails(1, "a", 1, 2)
+    harness.fails(3, "a", 1, 2)
 
-    result = bench.run()
+    result = harness.run()
 
     assert (result["verdict"], result["blocks"]["complete"]) == ("decided", [2, 4])
 
 
-def test_what_cannot_be_repeated_ends_the_experiment_and_restores(bench: LoopBench) -> None:
-    bench.set_up = raising(Busy("another run uses the warehouse"))
+def test_what_cannot_be_repeated_ends_the_experiment_and_restores(harness: LoopHarness) -> None:
+    harness.set_up = raising(Busy("another run uses the warehouse"))
 
     with pytest.raises(Busy):
-        bench.run()
+        harness.run()
 
-    assert bench.done == [f"set up {bench.order(1)[0]}", "restore"]
-    assert (bench.store.rows, bench.store.results) == ([], [])
+    assert harness.done == [f"set up {harness.order(1)[0]}", "restore"]
+    assert (harness.store.rows, harness.store.results) == ([], [])
 
 
-def test_settings_that_cannot_be_applied_are_a_failed_measurement_that_cost_nothing(bench: LoopBench) -> None:
+def test_settings_that_cannot_be_applied_are_a_failed_measurement_that_cost_nothing(harness: LoopHarness) -> None:
     failing = [RunFailed("has not settled")]
-    bench.set_up = lambda arm: raising(failing.pop())() if failing else None
+    harness.set_up = lambda arm: raising(failing.pop())() if failing else None
 
-    bench.run()
+    harness.run()
 
-    first = bench.order(1)[0]
-    assert bench.outcomes()[:1] == [(1, "a", 1, "FAILED" if first == "a" else "OK")]
-    (failed,) = [one for one in bench.store.rows if one.outcome is MeasurementOutcome.FAILED]
+    first = harness.order(1)[0]
+    assert harness.outcomes()[:1] == [(1, "a", 1, "FAILED" if first == "a" else "OK")]
+    (failed,) = [one for one in harness.store.rows if one.outcome is MeasurementOutcome.FAILED]
     assert (failed.arm, failed.run_id, failed.billed, failed.reason) == (first, None, 0.0, "has not settled")
 
 
@@ -126,21 +128,21 @@ def test_settings_that_cannot_be_applied_are_a_failed_measurement_that_cost_noth
 
 
 def test_equal_arms_end_by_blocks(tmp_path: Path) -> None:
-    bench = LoopBench(tmp_path, metrics={"p50": "0.1%"})
-    bench.mean_ms["b"] = 10.0
+    harness = LoopHarness(tmp_path, metrics={"p50": "0.1%"})
+    harness.mean_ms["b"] = 10.0
 
-    result = bench.run()
+    result = harness.run()
 
     assert (result["verdict"], result["exit_code"], result["exit_reason"]) == ("undecided", 12, "all blocks are done")
-    assert (result["blocks"]["begun"], bench.store.begun) == (4, 4)
+    assert (result["blocks"]["begun"], harness.store.begun) == (4, 4)
 
 
 def test_no_block_begins_that_may_exceed_the_time(tmp_path: Path) -> None:
     """A block takes 210 s; the plan, 190 s, has room for three in 600 s."""
-    bench = LoopBench(tmp_path, metrics={"p50": "0.1%"}, budget={"time": "600s"})
-    bench.mean_ms["b"] = 10.0
+    harness = LoopHarness(tmp_path, metrics={"p50": "0.1%"}, budget={"time": "600s"})
+    harness.mean_ms["b"] = 10.0
 
-    result = bench.run()
+    result = harness.run()
 
     assert (result["exit_code"], result["exit_reason"]) == (12, "another block may exceed budget.time")
     assert result["blocks"]["complete"] == [1, 2]
@@ -148,10 +150,10 @@ def test_no_block_begins_that_may_exceed_the_time(tmp_path: Path) -> None:
 
 def test_no_block_begins_that_may_exceed_the_credits(tmp_path: Path) -> None:
     """A block costs 2 / 36 credits: two X-Small for 100 s each."""
-    bench = LoopBench(tmp_path, metrics={"p50": "0.1%"}, budget={"credits": 5.9 / 36})
-    bench.mean_ms["b"] = 10.0
+    harness = LoopHarness(tmp_path, metrics={"p50": "0.1%"}, budget={"credits": 5.9 / 36})
+    harness.mean_ms["b"] = 10.0
 
-    result = bench.run()
+    result = harness.run()
 
     assert (result["exit_code"], result["exit_reason"]) == (12, "another block may exceed budget.credits")
     assert result["blocks"]["complete"] == [1, 2]
@@ -160,22 +162,22 @@ def test_no_block_begins_that_may_exceed_the_credits(tmp_path: Path) -> None:
 
 def test_the_first_block_does_not_begin_if_its_worst_case_exceeds_the_credits(tmp_path: Path) -> None:
     """Both measurements may have to be repeated."""
-    bench = LoopBench(tmp_path, budget={"credits": 1.0})
-    bench.worst = {"a": 0.2, "b": 0.31}
+    harness = LoopHarness(tmp_path, budget={"credits": 1.0})
+    harness.worst = {"a": 0.2, "b": 0.31}
 
-    result = bench.run()
+    result = harness.run()
 
     assert (result["exit_code"], result["exit_reason"]) == (12, "another block may exceed budget.credits")
-    assert (bench.done, bench.store.begun) == (["restore"], 0)
+    assert (harness.done, harness.store.begun) == (["restore"], 0)
 
 
-def test_costs_that_are_not_known_are_said_and_count_as_the_worst_case(tmp_path: Path) -> None:
-    bench = LoopBench(tmp_path, metrics={"p50": "0.1%"}, budget={"credits": 1.0})
-    bench.mean_ms["b"], bench.clusters, bench.worst = 10.0, None, {"a": 0.2, "b": None}
+def test_unknown_costs_are_reported_and_count_as_the_worst_case(tmp_path: Path) -> None:
+    harness = LoopHarness(tmp_path, metrics={"p50": "0.1%"}, budget={"credits": 1.0})
+    harness.mean_ms["b"], harness.clusters, harness.worst = 10.0, None, {"a": 0.2, "b": None}
 
-    result = bench.run()
+    result = harness.run()
 
-    assert [line for line in bench.said if line.startswith("warning")][:2] == [
+    assert [line for line in harness.said if line.startswith("warning")][:2] == [
         "warning: budget.credits: what a measurement may cost is not known of b; the first block may exceed the budget",
         "warning: the credits of 2 measurements are not known; for budget.credits the worst case counts, where it is"
         " known",
@@ -184,19 +186,19 @@ def test_costs_that_are_not_known_are_said_and_count_as_the_worst_case(tmp_path:
 
 
 def test_a_repeated_measurement_without_a_result_counts_with_what_it_cost(tmp_path: Path) -> None:
-    bench = LoopBench(tmp_path, budget={"credits": 10.0})
-    bench.fails(1, "a", 1)
+    harness = LoopHarness(tmp_path, budget={"credits": 10.0})
+    harness.fails(1, "a", 1)
 
-    result = bench.run()
+    result = harness.run()
 
-    assert result["credits"] == pytest.approx(len(bench.store.rows) / 36)
-    assert not [line for line in bench.said if line.startswith("warning")]
+    assert result["credits"] == pytest.approx(len(harness.store.rows) / 36)
+    assert not [line for line in harness.said if line.startswith("warning")]
 
 
 def test_runs_of_a_killed_process_are_recorded_once_and_count_against_the_budget(tmp_path: Path) -> None:
-    bench = LoopBench(tmp_path, metrics={"p50": "0.1%"}, budget={"credits": 1.0})
-    bench.store = FakeStore(begun=1)
-    bench.store.left = [
+    harness = LoopHarness(tmp_path, metrics={"p50": "0.1%"}, budget={"credits": 1.0})
+    harness.store = FakeStore(begun=1)
+    harness.store.left = [
         Measurement(
             block=1,
             arm="a",
@@ -209,16 +211,16 @@ def test_runs_of_a_killed_process_are_recorded_once_and_count_against_the_budget
         )
     ]
 
-    result = bench.run()
+    result = harness.run()
 
-    assert (result["exit_reason"], bench.store.begun) == ("another block may exceed budget.credits", 1)
+    assert (result["exit_reason"], harness.store.begun) == ("another block may exceed budget.credits", 1)
     assert [one["run_id"] for one in result["measurements"]] == ["killed"]
-    assert [one.run_id for one in bench.store.rows] == ["killed"]
+    assert [one.run_id for one in harness.store.rows] == ["killed"]
 
 
-def test_an_experiment_that_is_resumed_goes_on_with_the_next_block(bench: LoopBench) -> None:
-    bench.run()
-    again = bench.again(FakeStore(*bench.store.rows[:2], begun=2))
+def test_an_experiment_that_is_resumed_goes_on_with_the_next_block(harness: LoopHarness) -> None:
+    harness.run()
+    again = harness.again(FakeStore(*harness.store.rows[:2], begun=2))
 
     result = again.run()
 

@@ -97,7 +97,7 @@ def test_the_view_of_account_usage_is_read_for_what_the_function_does_not_have()
     assert metering_source(HOURS, NOON + timedelta(days=181)) == VIEW
 
 
-def test_it_survives_being_stored():
+def test_it_can_be_stored_and_read_back():
     for one in (METERING, with_sum()):
         assert read_metering(json.loads(json.dumps(metering_document(one)))) == one
 
@@ -131,7 +131,7 @@ def test_metered_credits_stand_beside_the_estimate():
     assert {row.count("|") for row in rows[:4]} == {10}
 
 
-def test_a_sum_says_why_and_that_it_may_change():
+def test_a_sum_names_its_source_and_that_it_may_change():
     document = with_metering(experiment_document(facts(eight_blocks())), with_sum())
 
     said = metering_text(document)

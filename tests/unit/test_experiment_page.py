@@ -1,4 +1,4 @@
-"""The page, the Markdown and the JUnit of an experiment: what they say, and that foreign text stays text."""
+"""The page, the Markdown and the JUnit of an experiment: their content, and that foreign text stays text."""
 
 from __future__ import annotations
 

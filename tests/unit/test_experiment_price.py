@@ -120,7 +120,7 @@ def test_the_estimate_is_what_the_embedded_server_meters(course, kind):
         (7, None),
     ],
 )
-def test_the_moment_of_a_resume_is_what_show_warehouses_said(told, seconds):
+def test_the_time_of_a_resume_is_that_of_show_warehouses(told, seconds):
     assert resumed_s(shown_row(json.dumps({"resumed_on": told})), datetime.fromisoformat("2026-11-17T23:00")) == seconds
 
 

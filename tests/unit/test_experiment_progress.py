@@ -60,7 +60,7 @@ def test_before_the_second_block_nothing_can_be_estimated():
     assert pair_text(design(), one) == "p95 b / a: -50.0 % (no bound yet), open"
 
 
-def test_one_that_cannot_be_decided_says_so():
+def test_an_undecidable_one_is_reported_as_such():
     noisy = [
         measurement(block, arm, p95=10.0 * (1 + 0.5 * ((block + (arm == "a")) % 2)))
         for block in range(1, 9)
@@ -90,7 +90,7 @@ def test_the_status_has_every_arm_and_block():
         (ExperimentBudget(time_s=14_400.0, credits=2.5), "12m 5s of 4h, 0.123 of 2.5 credits"),
     ],
 )
-def test_what_was_spent_is_told_against_the_budget(budget: ExperimentBudget, text: str):
+def test_spent_credits_are_shown_against_the_budget(budget: ExperimentBudget, text: str):
     assert spent_text(725.2, 0.1234, budget) == text
 
 

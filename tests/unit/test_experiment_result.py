@@ -111,7 +111,7 @@ def test_figures_survive_being_stored():
         ("{", WarehouseKind.GEN1),
     ],
 )
-def test_the_kind_of_a_warehouse_is_what_it_said(raw, kind):
+def test_the_kind_of_a_warehouse_is_read_from_its_row(raw, kind):
     assert kind_shown(shown_row(raw)) is kind
 
 
@@ -164,7 +164,7 @@ def test_a_block_counts_when_every_arm_has_a_usable_measurement():
     assert [block.number for block in complete_blocks(design(), rows)] == [1, 3]
 
 
-def test_a_block_says_which_arms_were_outside_the_limits():
+def test_a_block_names_the_arms_outside_the_limits():
     rows = [measurement(1, "a"), measurement(1, "b", inside=False), measurement(2, "a"), measurement(2, "b")]
 
     blocks = complete_blocks(design(), rows)
@@ -270,7 +270,7 @@ def test_the_answer_has_every_metric_also_when_another_is_not_decided(price, sai
     assert document["answer"] in experiment_text(document)
 
 
-def test_without_a_block_nothing_is_said_about_arms():
+def test_without_a_block_there_is_no_result_of_arms():
     document = experiment_document(facts([], verdict="cancelled", exit_code=130))
 
     assert document["answer"] == "No block is complete, so the arms cannot be compared."
@@ -279,7 +279,7 @@ def test_without_a_block_nothing_is_said_about_arms():
     json.dumps(document, allow_nan=False)
 
 
-def test_an_undecided_pair_is_told_with_its_interval():
+def test_an_undecided_pair_is_shown_with_its_interval():
     rows = [one for one in eight_blocks(p95=10.4) if one.block <= 7]
 
     document = experiment_document(facts(rows, verdict="undecided", exit_code=12))
@@ -298,7 +298,7 @@ def test_the_text_has_verdict_answer_arms_and_pairs():
     assert "estimated" in lines[-1]
 
 
-def test_what_was_measured_is_told_block_by_block():
+def test_measurements_are_shown_block_by_block():
     blocks = complete_blocks(design(), [one for one in eight_blocks(p95=5.0, price=0.5) if one.block <= 2])
 
     assert block_lines(design(), blocks, "USD") == [
@@ -329,7 +329,7 @@ def planned(folder, arms="{a: {}, b: {set: {load.connections: 8}}}", more=""):
     return plan_experiment(loaded.file, design_of(loaded.file), scenarios, plans)
 
 
-def test_a_plan_tells_order_time_worst_case_credits_and_the_detectable_difference(tmp_path):
+def test_a_plan_shows_order_time_worst_case_credits_and_the_detectable_difference(tmp_path):
     made = planned(tmp_path)
 
     assert made.block_s == 2 * (5 + 10 + 50)
@@ -380,7 +380,7 @@ def test_an_arm_whose_size_is_not_known_has_a_table_beside_the_others(tmp_path):
 
 
 @pytest.mark.parametrize(("time", "blocks"), [("1h", 10), ("11m", 5), ("5m", 2)])
-def test_what_can_be_found_is_told_for_the_blocks_that_the_budget_allows(tmp_path, time, blocks):
+def test_the_detectable_difference_is_for_the_blocks_that_the_budget_allows(tmp_path, time, blocks):
     whole, short = planned(tmp_path), planned(tmp_path, more=f"budget: {{time: {time}}}\n")
 
     assert short.blocks_possible == experiment_plan_data(short)["blocks_in_budget"] == blocks

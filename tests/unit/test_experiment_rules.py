@@ -148,7 +148,7 @@ def test_a_decision_can_be_asked_for_in_both_directions():
         decision_between(found, QPS, "a", "b")
 
 
-def test_how_many_blocks_decide_is_told_from_those_so_far():
+def test_the_number_of_blocks_is_estimated_from_those_so_far():
     plan = design(maximum=20)
     blocks = blocks_of({"a": {P95: 10.0}, "b": {P95: 10.6}}, 20, seed=5)
     (early,) = compare_arms(plan, blocks[:3], final=False)

@@ -20,7 +20,7 @@ FLAGS = ("retryable", "unknown_outcome", "is_duplicate_key", "is_lock_conflict",
 
 
 class Error(Exception):
-    """The base class of both drivers, as far as we look at it."""
+    """The part of the base class of both drivers that loadgen reads."""
 
     def __init__(self, msg="", errno=-1, sqlstate=None, sfqid=None):
         super().__init__(msg)
@@ -31,7 +31,7 @@ Error.__module__ = "snowflake.connector.errors"
 
 
 class ProgrammingError(Error):
-    """Where the server's errors arrive; its module is not looked at, its base's is."""
+    """Raised for errors of the server; the module of the base class is inspected, not its own."""
 
 
 class RetryRequest(Exception):
@@ -67,7 +67,7 @@ def not_retried(failure: Exception) -> NotRetried:
         return error
 
 
-# Events as drivers 4.8 and 5.2 raise them. No flags: the server said no, and that is that.
+# Events as drivers 4.8 and 5.2 raise them. No flags: the server rejected the statement.
 TABLE = [
     # event, exception, category, flags
     ("syntax error", server(1003, "42000"), "CONFIGURATION", ""),
@@ -89,7 +89,7 @@ TABLE = [
      ' "U"'), "SNOWFLAKE_ERROR", "is_duplicate_key"),
     ("statement timeout", server(630, "57014"), "QUERY_TIMEOUT", "retryable cut_off"),
     ("ended at a limit, number unknown", server(639, "57014"), "QUERY_TIMEOUT", "retryable cut_off"),
-    ("cancelled by somebody", server(604, "57014", "SQL execution canceled"), "SNOWFLAKE_ERROR",
+    ("cancelled by a user", server(604, "57014", "SQL execution canceled"), "SNOWFLAKE_ERROR",
      "cancelled cut_off"),
     ("cancelled by 4.x's own timer", server(604, "57014", "SQL execution was cancelled by the client due to a timeout"),
      "QUERY_TIMEOUT", "retryable cancelled cut_off"),
@@ -270,7 +270,7 @@ LOGIN = [
 
 
 @pytest.mark.parametrize(("error", "kind", "what"), LOGIN, ids=[row[2] for row in LOGIN])
-def test_a_failed_login_says_what_to_do(tmp_path, error, kind, what):
+def test_a_failed_login_has_a_hint(tmp_path, error, kind, what):
     environ = {"HOME": str(tmp_path), "SNOWFLAKE_ACCOUNT": "acct", "SNOWFLAKE_USER": "ann"}
     profile = find_profile(None, environ={**environ, "SNOWFLAKE_PASSWORD": "planted-Passw0rd-7193"})
 
@@ -294,7 +294,7 @@ def test_a_failed_login_repeats_no_secret_and_no_control_character(tmp_path):
     assert len(str(translated)) < 1000
 
 
-def test_an_embedded_server_that_is_gone_is_to_be_started_again(tmp_path):
+def test_an_unreachable_embedded_server_has_the_hint_to_start_it(tmp_path):
     environ = {"HOME": str(tmp_path), "LOADGEN_EMBEDDED_ADDRESS": "127.0.0.1:1"}
 
     translated = diagnose(Error("Connection refused", 250001), find_profile("embedded", environ=environ), environ)
@@ -330,6 +330,6 @@ def test_predicates_know_their_numbers_and_no_other(predicate, numbers):
     assert {number for number in every if getattr(classify(server(number, "02000")), predicate)} == numbers
 
 
-def test_a_state_says_what_its_number_does_not():
+def test_the_sqlstate_decides_what_the_number_does_not():
     assert classify(server(603, "53100")).is_disk_full
     assert classify(server(1234, "42501")).is_missing_privilege

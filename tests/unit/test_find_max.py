@@ -121,7 +121,7 @@ def test_a_step_fails_by_the_first_reason(shown: dict[str, float], outcome: Step
         ({"qps": 95.5, "late_ms": 1.5}, StepOutcome.STABLE),
     ],
 )
-def test_a_step_that_may_fail_only_because_of_the_client_says_nothing(
+def test_a_step_that_may_fail_only_because_of_the_client_proves_nothing(
     shown: dict[str, float], outcome: StepOutcome
 ) -> None:
     judged = step(took(FindMaxSearch(config=CONFIG)), **shown)  # type: ignore[arg-type]
@@ -182,7 +182,7 @@ def test_nothing_is_judged_before_the_step_has_lasted() -> None:
     assert step(FindMaxSearch(config=CONFIG), seconds=29.9, client_limit="busy") is None
 
 
-def test_what_straddles_the_limit_gets_more_time_and_is_marked_when_that_did_not_help() -> None:
+def test_a_step_near_the_limit_gets_more_time_and_is_marked_when_that_did_not_help() -> None:
     second = took(FindMaxSearch(config=CONFIG))
     for seconds in (30.0, 60.0, 89.0):
         assert step(second, seconds, shown=STRADDLING) is None
@@ -336,7 +336,7 @@ def test_without_refinement_it_ends_when_both_ends_are_confirmed() -> None:
 @pytest.mark.parametrize(
     ("machine_cores", "shares_machine", "is_evidence"), [(1.4, True, True), (1.9, False, True), (1.9, True, False)]
 )
-def test_a_step_that_fails_where_the_server_had_no_core_says_nothing_about_it(
+def test_a_step_that_fails_while_the_server_had_no_core_proves_nothing(
     shown: dict[str, Any], machine_cores: float, shares_machine: bool, is_evidence: bool
 ) -> None:
     judged = step(
@@ -378,7 +378,7 @@ def test_the_search_does_not_go_above_a_level_that_the_client_limits() -> None:
     assert answer.reason == "at least 15 connections held: limited by the client at 25: a worker used 95 % of its core"
 
 
-def test_a_best_level_that_cannot_be_confirmed_gives_way_to_the_one_below() -> None:
+def test_a_best_level_that_cannot_be_confirmed_is_replaced_by_the_one_below() -> None:
     search = took(took(took(FindMaxSearch(config=CONFIG), qps=10), qps=20), qps=30)
     search = limited(limited(fails(search)))
     answer = search.answer()

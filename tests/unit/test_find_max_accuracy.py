@@ -24,18 +24,18 @@ SAMPLES = 100_000  # of the model, per level: what infinitely many would show
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """`slots` statements at a time, the others wait in line; errors begin at so many connections."""
+    """Executes `slots` statements at a time, further ones are queued; errors begin at a number of connections."""
 
     slots: int
     service_ms: float
     sigma: float = 0.3
     errors_from: int = 10**9
     error_rate: float = 0.05
-    drift: float = 0.01  # of one step against another: machines are not alike every minute
+    drift: float = 0.01  # of one step against another: the speed of machines varies by the minute
     levels: dict[int, tuple[np.ndarray, float]] = field(default_factory=dict)
 
     def level(self, connections: int) -> tuple[np.ndarray, float]:
-        """How likely each bucket is, and the throughput, with so many connections."""
+        """The probability of each bucket, and the throughput, with this many connections."""
         if connections not in self.levels:
             rng = np.random.default_rng([connections, self.slots])
             service = self.service_ms * np.exp(self.sigma * rng.standard_normal(SAMPLES))
@@ -66,7 +66,7 @@ class Server:
 
 
 class Trial:
-    """One search against a server, with finite samples and noise of its own."""
+    """One search against a server, with finite samples and separate noise."""
 
     def __init__(self, server: Server, config: FindMaxSettings, seed: int) -> None:
         self.server, self.config = server, config
@@ -82,7 +82,7 @@ class Trial:
         chances, qps = self.server.level(target)
         qps *= float(np.exp(self.server.drift * self.rng.standard_normal()))
         seconds, counts, failed = 0.0, np.zeros(BUCKETS, np.int64), 0
-        while True:  # looked at every second once it has lasted, as a leader does
+        while True:  # judged every second once it has lasted, as a leader does
             more_s = self.config.step_s if not seconds else 1.0
             tried = int(self.rng.poisson(qps * more_s))
             wrong = int(self.rng.binomial(tried, self.server.error_rate)) if target >= self.server.errors_from else 0
@@ -128,7 +128,9 @@ SEEDS = [range(40), pytest.param(range(40, 160), marks=pytest.mark.slow)]
 
 @pytest.mark.parametrize("seeds", SEEDS, ids=["few", "many"])
 @pytest.mark.parametrize(("name", "server", "right"), TRIALS, ids=[trial[0] for trial in TRIALS])
-def test_it_finds_what_a_noisy_server_takes(name: str, server: Server, right: set[StepOutcome], seeds: range) -> None:
+def test_the_maximum_of_a_noisy_server_is_found(
+    name: str, server: Server, right: set[StepOutcome], seeds: range
+) -> None:
     off: list[float] = []  # in increments, 0 when within 10 %
     outcomes: Counter[StepOutcome | None] = Counter()
     for seed in seeds:

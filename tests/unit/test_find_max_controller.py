@@ -1,4 +1,5 @@
-"""A search that is led: what workers show becomes steps, whatever happens to the workers, and steps become a result."""
+"""A search with a leader: measurements of workers become steps, with every fault of workers, and steps become a
+result."""
 
 from __future__ import annotations
 
@@ -58,18 +59,18 @@ class Led:
         )
         return view(health, number=number, live=live(own), **more)
 
-    def look(self, *crew: WorkerView, later_s: float = 1.0) -> SearchDecision | None:
+    def look(self, *views: WorkerView, later_s: float = 1.0) -> SearchDecision | None:
         self.now_s += later_s
         number = self.controller.number
-        judged, order = self.controller.observe(crew, self.now_s, queue_seen=False)
+        judged, order = self.controller.observe(views, self.now_s, queue_seen=False)
         if judged is not None:
             step, measured = judged
             self.records.append(step_record("run", step, measured, SERVER_TIME))
-            self.windows[number] = [list(worker.live.windows) for worker in crew if worker.live is not None]
+            self.windows[number] = [list(worker.live.windows) for worker in views if worker.live is not None]
         return order
 
     def step(self, shown: StatementTally = CALM, seconds: float = 10.0, **more: Any) -> SearchDecision | None:
-        """Ask for the step where nobody did, and judge it."""
+        """Request the next step where the search did not, and judge it."""
         if not self.records:
             self.look(view(number=0), view(number=1))
         self.look(*(self.worker(number, shown, 1.5, **more) for number in range(2)))
@@ -146,7 +147,7 @@ def test_a_report_is_made_of_the_windows_of_the_decisive_step() -> None:
     assert "have 1000 samples, but the result has 999" in (why or "")
 
 
-def test_a_search_that_the_user_ends_says_so() -> None:
+def test_a_search_that_the_user_ends_reports_it() -> None:
     led = Led()
     for _ in range(3):
         led.step()
@@ -218,7 +219,7 @@ def test_connections_that_are_not_open_are_load_that_was_not_delivered() -> None
 
 
 def test_load_is_short_in_a_step_by_the_limits_of_a_run() -> None:
-    """One in fifty connections missing is more than may be, also where each worker has nearly all of its own."""
+    """One of fifty connections missing exceeds the limit, also where each worker has nearly all of its connections."""
     led = Led()
     led.step()
     led.step(delivered=0.98)
@@ -278,7 +279,7 @@ def test_a_silent_worker_is_waited_for_where_the_run_may_go_on_without_it(
 
 
 @pytest.mark.parametrize("on_worker_loss", OnWorkerLoss)
-def test_when_nobody_is_heard_any_more_nothing_is_known(on_worker_loss: OnWorkerLoss) -> None:
+def test_without_heartbeats_nothing_is_known(on_worker_loss: OnWorkerLoss) -> None:
     led = Led(on_worker_loss)
     led.step()
     silent = [led.worker(number, CALM, 3.0, WorkerHealth.STALE, silent_s=40.0) for number in range(2)]
@@ -346,7 +347,7 @@ def test_a_client_limit_that_another_leader_found_stands() -> None:
         (None, "row 'run, step 2' of FIND_MAX_STEP_HISTORY is unreadable: qps is 'many'"),
     ],
 )
-def test_a_stored_step_that_cannot_be_read_ends_the_search_and_the_run_says_so(change: Any, why: str) -> None:
+def test_an_unreadable_step_ends_the_search_and_the_run_reports_it(change: Any, why: str) -> None:
     before = Led()
     for _ in range(3):
         before.step()
@@ -370,7 +371,7 @@ def test_a_stored_step_that_cannot_be_read_ends_the_search_and_the_run_says_so(c
 
 
 def test_a_search_whose_leader_was_lost_has_a_result_of_its_known_steps() -> None:
-    """As recovery makes it, when nobody is left to lead the run."""
+    """As recovery makes it, when no process leads the run any more."""
     before = Led()
     for _ in range(3):
         before.step()

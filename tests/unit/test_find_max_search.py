@@ -34,7 +34,7 @@ def drawn(rng: random.Random) -> tuple[FindMaxSettings, Server]:
 
 
 def check(config: FindMaxSettings, server: Server, search: FindMaxSearch) -> None:
-    """What holds for every search, whatever happens to it."""
+    """Properties of every search."""
     answer, found = search.answer(), connections(search.answer())
     assert len(search.steps) <= find_max_cap(config).steps
     assert all(step.target <= ceiling for step, ceiling in zip(search.steps, ceilings(config, search), strict=True))
@@ -181,7 +181,7 @@ def outcomes(steps: tuple[JudgedStep, ...]) -> list[tuple[int, str]]:
     return [(step.target, step.outcome.value) for step in steps]
 
 
-def test_one_false_failure_is_found_out_and_the_climb_goes_on() -> None:
+def test_one_false_failure_is_corrected_and_the_climb_continues() -> None:
     """A disturbed step at 8 once made the answer 7 where 16 hold."""
     config, server = (
         FindMaxSettings(start=4, increment=4, maximum=64),

@@ -1,4 +1,4 @@
-"""Statements of others on the warehouse under test: what polls of it say about them."""
+"""Statements of other users on the warehouse under test: conclusions from its polls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SEEN = "other statements ran on warehouse WH: up to {} at once, this run has at 
 
 
 def polls(*seen: tuple[float, int, int]) -> list[WarehousePoll]:
-    """At so many seconds: running, queued."""
+    """A poll at this second: running, queued."""
     return [
         WarehousePoll(
             run_id="r",
@@ -102,7 +102,7 @@ NOT_RULED_OUT = "the warehouse could not be observed for {} of {} s: load of oth
         ((*range(10, 20, 2), *range(29, 42, 2)), NOT_RULED_OUT.format(7, 30)),
     ],
 )
-def test_polls_cover_the_measurement_or_the_result_says_so(polled_s, told):
+def test_polls_cover_the_measurement_or_the_result_reports_the_gap(polled_s, told):
     assert unobserved(*polled_s) == told
 
 

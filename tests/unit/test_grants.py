@@ -260,7 +260,7 @@ def test_a_control_plane_on_the_embedded_server_needs_no_grants():
     assert any('"BENCH"' in each for each in found)
 
 
-def test_what_cannot_be_known_is_said():
+def test_unknown_rights_are_reported():
     more = '    - {name: go, kind: write, sql: "CALL P(1)"}\n'
     scenario = read(SCENARIO + more)
     target = GrantTarget(warehouse=None, database="D", schema="S")

@@ -1,4 +1,4 @@
-"""A name is one token in a statement, whatever is in it; everything else is refused."""
+"""Every name is one token in a statement; everything else is rejected."""
 
 import re
 

@@ -42,7 +42,7 @@ class Pool:
     scheduler: Scheduler = field(default_factory=Scheduler)
 
     def run(self, seconds: float, *, idle_poll_s: float = IDLE_POLL_S) -> None:
-        """The life of the pool, which is then told to end."""
+        """The life of the pool, which is then stopped."""
         pace, end = PollPace(poll_s=POLL_S, idle_poll_s=idle_poll_s), threading.Event()
         self.scheduler.spawn(self, lambda: self._live(pace, end), "pool")
         self.scheduler.at(seconds, end.set)
@@ -146,7 +146,7 @@ def _schedule(now: datetime) -> tuple[Any, ...]:
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
-    monkeypatch.setattr(runner, "IDLE_LOOK_S", PING_S)  # a quarter of the steps; what it looks at comes with pings
+    monkeypatch.setattr(runner, "IDLE_LOOK_S", PING_S)  # a quarter of the steps; its input comes with pings
     return Pool()
 
 

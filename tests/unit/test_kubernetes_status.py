@@ -188,7 +188,7 @@ def test_why_there_is_no_pod(message, sentence, waits):
         ),
     ],
 )
-def test_how_a_worker_ended_whose_pod_is_gone(job_status, sentence):
+def test_the_end_of_a_worker_whose_pod_was_deleted(job_status, sentence):
     end = status_of(job_status=job_status).end("worker-1")
 
     assert (None if end is None else end.sentence) == sentence
@@ -233,7 +233,7 @@ STATUSES = st.builds(
 
 
 @given(st.lists(st.tuples(STATUSES, st.booleans()), max_size=2))
-def test_a_worker_runs_or_has_ended_or_waits_for_a_reason_whatever_its_pods_say(said):
+def test_a_worker_runs_or_has_ended_or_waits_for_a_reason_in_every_state_of_its_pods(said):
     pods = [pod(status, name=f"p{n}", deleted=deleted) for n, (status, deleted) in enumerate(said)]
 
     worker = status_of(*pods)

@@ -1,4 +1,4 @@
-"""How long a holder may trust his term: never longer than it lasts, however slow, lossy or asleep everything is."""
+"""How long a holder may trust its lease: never longer than it is valid, with every delay, loss and suspension."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ renewals = st.lists(
 
 
 @given(lease_times, renewals, st.lists(st.floats(0, 60), min_size=1, max_size=4), st.booleans())
-def test_trust_ends_before_the_term_does_in_every_interleaving(times, plan, questions, asks_in_between):
-    """The server is simulated: it extends a term that has not expired, from the moment the statement arrives."""
+def test_trust_ends_before_the_lease_in_every_interleaving(times, plan, questions, asks_in_between):
+    """The server is simulated: it extends a lease that has not expired, from the arrival of the statement."""
     now_s, expires_s = 0.0, times.ttl_s  # the claim was begun and executed at 0
     trust = LeaseTrust(times, 0)
 
@@ -105,7 +105,7 @@ def test_trust_ends_before_the_term_does_in_every_interleaving(times, plan, ques
 
 
 @given(lease_times, st.lists(st.tuples(st.sampled_from(["ask", "renewed", "lose"]), seconds), max_size=20))
-def test_trust_once_gone_never_returns(times, steps):
+def test_lost_trust_never_returns(times, steps):
     trust, now_ns, gone = LeaseTrust(times, 0), 0, False
     for what, passed_s in steps:
         now_ns += round(passed_s * S)
@@ -138,7 +138,7 @@ def test_an_answer_that_overtook_a_later_one_shortens_nothing():
 
 
 class Script:
-    """A session whose statements take time and end as told. What it was not told to do, it refuses."""
+    """A session whose statements take scripted times and outcomes. Others are rejected."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
@@ -183,7 +183,7 @@ def test_a_slow_renewal_that_succeeds_is_counted_from_when_it_was_begun(clock, s
     assert not keeper.trusted
 
 
-def test_an_answer_that_comes_after_the_end_of_its_own_trust_helps_nobody(clock, script):
+def test_a_response_after_the_end_of_trust_has_no_effect(clock, script):
     keeper = keeper_of(script.takes(40, 1))
 
     assert keeper.step()
@@ -194,7 +194,7 @@ def test_an_answer_that_comes_after_the_end_of_its_own_trust_helps_nobody(clock,
 @pytest.mark.parametrize(
     "error", [lost_answer(), ConnectFailed("login refused"), ConfigurationError("no such connection")], ids=type
 )
-def test_a_renewal_error_and_then_a_success_keeps_the_term(clock, script, error):
+def test_a_renewal_error_and_then_a_success_keeps_the_lease(clock, script, error):
     keeper = keeper_of(script.takes(10, error).takes(0, 1))
 
     assert keeper.step()
@@ -205,7 +205,7 @@ def test_a_renewal_error_and_then_a_success_keeps_the_term(clock, script, error)
     assert keeper.trusted
 
 
-def test_errors_that_outlast_trust_lose_the_term_and_nothing_is_sent_after_that(script):
+def test_errors_that_outlast_trust_lose_the_lease_and_nothing_is_sent_after_that(script):
     keeper = keeper_of(script.takes(9, lost_answer()).takes(9, lost_answer()).takes(9, lost_answer()))
 
     assert [keeper.step(), keeper.step(), keeper.step()] == [True, True, True]
@@ -222,7 +222,7 @@ def test_a_refusal_ends_trust_at_once(script):
     assert not keeper.trusted
 
 
-def test_who_wakes_up_after_his_trust_sends_nothing(clock, script):
+def test_a_holder_that_resumes_after_its_trust_sends_nothing(clock, script):
     keeper = keeper_of(script.takes(0, 1))
     keeper.step()
 
@@ -233,10 +233,10 @@ def test_who_wakes_up_after_his_trust_sends_nothing(clock, script):
     assert script.sent == ["run_leases.renew"]
 
 
-def test_a_renewal_of_a_term_that_is_doubted_already_does_not_bring_it_back(clock, script):
+def test_a_renewal_of_an_untrusted_lease_does_not_restore_trust(clock, script):
     keeper = keeper_of(script)
     clock.advance(26)
-    assert not keeper.trusted  # somebody asked while the renewal was on its way
+    assert not keeper.trusted  # trust was checked while the renewal was in flight
     keeper._trust.renewed(clock.monotonic_ns())
 
     assert not keeper.trusted

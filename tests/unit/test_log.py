@@ -106,7 +106,7 @@ def test_harmless_text_stays_as_it_is(text):
     assert redact(text) == text
 
 
-def test_what_surrounds_a_secret_stays_readable():
+def test_text_around_a_secret_stays_readable():
     assert redact("user=me, password=hunter22, role=R") == f"user=me, password={MASK}, role=R"
     assert redact('{"password": "hunter22", "role": "R"}') == f'{{"password": "{MASK}", "role": "R"}}'
 
@@ -206,7 +206,7 @@ def test_an_event_is_a_line_for_people_and_fields_for_machines(restored_logging,
 def test_an_event_below_the_level_costs_nothing(restored_logging):
     class Explosive:
         def __str__(self):
-            pytest.fail("formatted although nobody listens")
+            pytest.fail("formatted although no handler listens")
 
     configure(level=logging.WARNING, stream=io.StringIO())
 
@@ -303,7 +303,7 @@ def test_printable_text_is_short_and_free_of_controls(text, limit):
     safe.encode("utf-8")
 
 
-def test_a_cut_text_says_so():
+def test_a_cut_text_is_marked():
     assert printable("abcdef", 4) == "abc…"
     assert printable("abcd", 4) == "abcd"
 
@@ -320,7 +320,7 @@ def test_redaction_settles_at_once(text):
     ["a", "eyJ-", "password", "password=", "token = '", "-----BEGIN X-----", "://a:", "authorization: ", "\\\"'"],
 )
 def test_a_long_hostile_text_is_redacted_in_one_pass(piece):
-    """A search that looked at every character from every other would take longer than a test may."""
+    """A quadratic search would take longer than a test may."""
     text = piece * (400_000 // len(piece))
 
     assert redact(text)

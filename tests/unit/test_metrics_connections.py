@@ -31,7 +31,7 @@ NO = ConnectionFailure(at=MOMENT, code=390_100, text="Incorrect username or pass
 
 
 class Slots:
-    """A meter with a plan of so many connections, in a window that is open; time is in milliseconds."""
+    """A meter with a plan of this many connections, in an open window; time is in milliseconds."""
 
     def __init__(self, planned: int, *, closes_ms: int | None = None) -> None:
         self.meter = ConnectionMeter()
@@ -260,7 +260,7 @@ def test_every_millisecond_of_every_slot_is_accounted_for(moves, low, high, ramp
     )
 
 
-# --- logins -----------------------------------------------------------------------------------------------------------
+# --- logins ----------------------------------------------------------------------------------------------------------
 
 
 def test_logins_are_counted_with_why_and_the_newest_refusals_are_kept() -> None:

@@ -61,7 +61,7 @@ def test_a_histogram_is_read_as_it_was_written(times, coarseness):
         ),
     ],
 )
-def test_what_the_client_did_to_a_window_is_read_as_it_was_written(effect):
+def test_the_client_health_of_a_window_is_read_as_it_was_written(effect):
     live = live_of([])
     made = replace(live, windows=tuple(replace(window, client=effect) for window in live.windows))
     final = replace(made.windows[1], state=WindowState.FINAL)
@@ -99,7 +99,7 @@ def test_windows_beats_and_seconds_are_read_as_they_were_written(made):
     whole = interval.tally.whole
     assert (custom.response, custom.lag, custom.seconds) == (whole.succeeded.response, whole.lag, interval.seconds)
     assert custom.statements == {name: tally.ended for name, tally in interval.tally.statements.items()}
-    assert second.statements == custom.statements  # the beat tells what the row will say
+    assert second.statements == custom.statements  # the heartbeat contains what the row will contain
     assert reduce(add, second.times.values(), EMPTY) == custom.response.coarse(3)
     succeeded = {name: tally.succeeded.response for name, tally in interval.tally.statements.items()}
     assert custom.times == {name: times for name, times in succeeded.items() if times.count}
@@ -180,7 +180,7 @@ def histograms(live: LiveMetrics) -> list[Histogram]:
     ]
 
 
-def test_a_beat_says_less_and_less_and_says_that_it_does():
+def test_a_heartbeat_that_is_too_long_is_reduced_step_by_step_and_marked():
     live = live_of(busy(6, 300), open_loop=True, names=list("abcdef"))
     whole = {window.window_id: window.tally.whole.succeeded.response for window in live.windows}
     length = len(write_live(live, limit_bytes=10**9))
@@ -206,13 +206,13 @@ def test_a_beat_says_less_and_less_and_says_that_it_does():
 
 
 def told(statements: int) -> tuple[LiveSecond, ...]:
-    """Ten seconds of so many statements."""
+    """Ten seconds with this many statements each."""
     names = [f"statement_{n}" for n in range(statements)]
     interval = worker(busy(statements, 100, windows=(3,)), open_loop=True, names=names).harvest(9 * S)
     return (LiveSecond.of(interval, Phase.MEASUREMENT, ended_at=MOMENT, executing=3),) * 10
 
 
-def test_the_last_seconds_are_the_first_to_say_less():
+def test_the_last_seconds_are_reduced_first():
     live = replace(live_of(busy(6, 300), open_loop=True, names=list("abcdef")), seconds=told(6))
     length = len(write_live(live, limit_bytes=10**9))
 
@@ -226,7 +226,7 @@ def test_the_last_seconds_are_the_first_to_say_less():
     )
 
 
-def test_seconds_of_many_statements_are_told_of_all_together():
+def test_seconds_of_many_statements_are_reported_as_a_total():
     assert len(told(8)[0].statements) == 8
     assert list(told(9)[0].statements) == [ALL_STATEMENTS]
     assert len(write_live(replace(live_of([]), seconds=told(9)))) < 6_000
@@ -244,7 +244,7 @@ def test_brief_seconds_are_read_as_they_were_written_and_take_little_room():
     assert len(text) - len(write_live(replace(live, seconds=()))) < 500
 
 
-def test_one_second_that_says_more_keeps_all_as_they_are():
+def test_one_longer_second_keeps_all_as_they_are():
     """Thresholds over a span need their times."""
     live = replace(live_of([]), seconds=(*told(2)[:1], told(2)[0].brief))
 
@@ -342,7 +342,7 @@ def test_a_beat_with_many_statements_still_has_the_seconds_of_thresholds():
     assert read.seconds[-1].judged == judged_second()
 
 
-def test_a_second_tells_of_statements_that_were_cut_off():
+def test_a_second_contains_statements_that_were_cut_off():
     late = sample(window=3, service_ns=30 * S, outcome=FailedOutcome(ErrorCategory.QUERY_TIMEOUT, 630, "too slow"))
     interval = worker([sample(window=3), late], names=list("a")).harvest(99 * S)
     second = LiveSecond.of(interval, Phase.MEASUREMENT, ended_at=MOMENT, executing=3)

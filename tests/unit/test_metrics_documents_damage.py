@@ -1,4 +1,4 @@
-"""When what is stored is damaged, nobody reads a wrong number."""
+"""Damaged stored documents are rejected: no reader gets a wrong number."""
 
 import contextlib
 import json

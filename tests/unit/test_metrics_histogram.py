@@ -104,7 +104,7 @@ def test_a_group_of_buckets_is_stood_for_by_its_middle(coarseness, bucket):
 
 @settings(max_examples=25)
 @given(time_lists, st.sampled_from(COARSENESSES), time_lists)
-def test_a_coarse_histogram_encloses_every_time_and_says_how_coarse_it_is(times, coarseness, others):
+def test_a_coarse_histogram_encloses_every_time_and_contains_its_precision(times, coarseness, others):
     coarse = histogram(times).coarse(coarseness)
 
     assert (coarse.count, coarse.sum_ns) == (len(times), sum(times))

@@ -67,14 +67,14 @@ def test_counts_that_add_up_still_do_when_added(left, right):
 
 
 @given(all_counts, st.sampled_from(Counts.__slots__), st.integers(1, 9), st.sampled_from([-1, 1]))
-def test_one_number_off_is_always_named(counts, name, by, sign):
+def test_every_single_discrepancy_is_named(counts, name, by, sign):
     values = {slot: getattr(counts, slot) for slot in Counts.__slots__}
     values[name] += by * sign
 
     assert count_discrepancy(Counts(**values)) is not None
 
 
-def test_a_discrepancy_says_what_is_missing():
+def test_a_discrepancy_names_what_is_missing():
     assert (
         count_discrepancy(Counts(scheduled=10, skipped=1, succeeded=5, failed=1, cancelled=1, in_flight=1))
         == "scheduled 10 is not skipped 1 + succeeded 5 + failed 1 + cancelled 1 + in_flight 1: 1 lost"
@@ -116,7 +116,7 @@ def test_percentiles_of_a_run_come_from_merged_buckets_and_rates_from_its_span()
     p90, p95 = whole.response_at(900), whole.response_at(950)
     assert p90 is not None
     assert p95 is not None
-    assert p90.value_ns == pytest.approx(10 * MS, rel=0.01)  # the mean of the workers' p90 would say 505 ms
+    assert p90.value_ns == pytest.approx(10 * MS, rel=0.01)  # the mean of the workers' p90 would be 505 ms
     assert p95.value_ns == pytest.approx(1_000 * MS, rel=0.01)
     assert merged.qps == pytest.approx(100 / 10)  # the slow one left after half of the span
     assert merged.statement_qps == {"pay": pytest.approx(10.0)}
@@ -148,12 +148,12 @@ def test_windows_of_one_worker_follow_one_another():
     assert merged.seconds == 40.0
 
 
-def test_of_nothing_there_is_no_rate():
+def test_without_samples_there_is_no_rate():
     assert merge([]).qps == 0.0
     assert merge([[window(times_ms=[], seconds=0.0)]]).qps == 0.0
 
 
-def test_the_example_of_an_error_is_the_same_in_whatever_order_workers_are_merged():
+def test_the_example_of_an_error_is_the_same_in_every_order_of_merging():
     assert ErrorTally(1, "b") + ErrorTally(2, "a") == ErrorTally(2, "a") + ErrorTally(1, "b") == ErrorTally(3, "a")
 
 

@@ -1,4 +1,4 @@
-"""From tuples to tallies: nothing lost, nothing twice, in whatever order it comes."""
+"""From samples to tallies: nothing is lost or counted twice, in any order of events."""
 
 from collections import Counter
 from itertools import pairwise
@@ -26,7 +26,7 @@ REFUSED_KEY = ErrorKey(ErrorCategory.SNOWFLAKE_ERROR, 625)
 
 
 def harvested(*batches: list[Sample], open_loop: bool = False) -> Tally:
-    """Everything in one tally, whatever its window."""
+    """All windows in one tally."""
     total = Tally()
     for batch in batches:
         for tally in SampleBatch.of(batch, open_loop=open_loop).tallies(NAMES, {}).values():
@@ -181,7 +181,7 @@ def test_an_error_keeps_the_first_text_without_what_could_harm_a_terminal():
 # --- the harvester ---------------------------------------------------------------------------------------------------
 
 
-def test_a_harvest_takes_what_is_there_and_says_what_happened_in_that_second():
+def test_a_harvest_takes_all_samples_and_counts_the_events_of_that_second():
     _, harvester, recorder = started()
     record(recorder, *(sample(service_ns=ms * MS) for ms in range(1, 101)))
     record(recorder, sample(statement=1, outcome=REFUSED), sample(service_ns=101 * MS, outcome=Outcome.CANCELLED))
@@ -216,7 +216,7 @@ def test_the_percentiles_of_a_second_are_exact(times):
     assert interval.avg_ms == pytest.approx(np.mean(times) / MS)
 
 
-def test_what_began_in_warm_up_never_counts_in_measurement():
+def test_statements_started_in_warm_up_never_count_in_the_measurement():
     windows, harvester, recorder = started(phase=Phase.WARMUP)
     slow = recorder.begin()
     assert slow == 1
@@ -235,7 +235,7 @@ def test_what_began_in_warm_up_never_counts_in_measurement():
     assert [result.counts.succeeded for result in harvester.results(2 * S)] == [6, 2]
 
 
-def test_what_ends_after_the_last_window_closed_still_shows():
+def test_statements_that_end_after_the_last_window_are_still_counted():
     windows, harvester, recorder = started()
     window = recorder.begin()
     assert window is not None
@@ -250,7 +250,7 @@ def test_what_ends_after_the_last_window_closed_still_shows():
     assert (result.state, result.seconds, result.counts.succeeded) == (WindowState.FINAL, 1.0, 1)
 
 
-def test_what_ends_after_the_last_window_closed_is_known_by_the_second_in_which_it_started():
+def test_statements_that_end_after_the_last_window_count_in_the_second_in_which_they_started():
     windows, harvester, recorder = started()
     record(recorder, sample(service_ns=MS))
     began = [recorder.begin() for _ in range(4)]
@@ -286,7 +286,7 @@ def test_a_final_window_stays_in_the_beats_until_it_is_stored():
     assert after.elapsed_s == 2.0
 
 
-def test_a_sample_of_a_window_that_is_gone_is_a_bug_and_says_so():
+def test_a_sample_of_a_removed_window_is_a_bug_and_raises():
     _, harvester, recorder = started()
     recorder.append(sample(window=99))
 

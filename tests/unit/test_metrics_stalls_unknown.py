@@ -1,4 +1,4 @@
-"""Stalls that nobody can know of: statements ran for more than 1 s, and had too few samples for a median."""
+"""Undetectable stalls: statements ran for more than 1 s, and had too few samples for a median."""
 
 from __future__ import annotations
 

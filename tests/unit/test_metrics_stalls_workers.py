@@ -11,7 +11,7 @@ from tests.unit.metrics_builders import MS, Loop
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("frozen", [(25_960, 31_580), (30_000, 33_700)])
-def test_a_freeze_under_an_open_loop_is_as_long_whatever_the_number_of_workers(
+def test_a_freeze_under_an_open_loop_is_as_long_with_any_number_of_workers(
     workers: int, frozen: tuple[int, int]
 ) -> None:
     """Two arrivals a second. With four workers each has one in two seconds: most of them have nothing in flight when

@@ -38,7 +38,7 @@ def test_a_window_closes_when_the_next_one_opens():
     first, second = windows.held()
     assert (first.state, first.closed_ns, first.seconds(9 * S)) == (WindowState.CLOSED, 3 * S, 3.0)
     assert (second.state, second.step_id, second.seconds(5 * S)) == (WindowState.OPEN, 7, 2.0)
-    assert second.seconds(2 * S) == 0.0, "whoever asks may have read the clock before it was opened"
+    assert second.seconds(2 * S) == 0.0, "a caller may have read the clock before it was opened"
     assert windows.newest == second
 
 
@@ -180,7 +180,7 @@ def test_clients_in_threads_and_a_harvester_lose_nothing_and_add_nothing():
     assert sum(result.counts.succeeded for result in results) == sum(done) == each * clients
 
 
-def test_what_is_answered_after_a_window_is_told_less_what_is_answered_in_it_from_before() -> None:
+def test_responses_after_a_window_are_reported_less_responses_to_earlier_statements() -> None:
     windows = WindowRegistry()
     harvester = SampleCollector(windows, [statement("a")], open_loop=False, started_ns=0)
     recorder = harvester.recorder()

@@ -91,7 +91,7 @@ KEYS = [
 
 
 @given(commands, addresses)
-def test_what_is_written_is_read(command, address):
+def test_events_are_read_as_they_were_written(command, address):
     kind, data = encode_command(command, address)
 
     assert decode_command(kind, data) == (command, address)
@@ -145,7 +145,7 @@ def test_no_value_of_a_known_key_does_either(event_type, data):
 
 
 @given(commands, addresses, st.dictionaries(st.text(max_size=5).map(lambda name: f"new_{name}"), json_values))
-def test_what_a_later_version_adds_is_passed_over(command, address, more):
+def test_fields_of_a_later_version_are_ignored(command, address, more):
     kind, data = encode_command(command, address)
 
     assert decode_command(kind, json.dumps({**more, **json.loads(data)})) == (command, address)
@@ -184,7 +184,7 @@ def test_what_a_later_version_adds_is_passed_over(command, address, more):
         ("STOP", '{"scope": "WORKER_GROUP", "worker_group_id": "5"}', "worker_group_id"),
     ],
 )
-def test_what_makes_no_sense_is_unknown_and_says_why(event_type, data, why):
+def test_an_invalid_command_is_unknown_and_has_a_reason(event_type, data, why):
     command, address = decode_command(event_type, data)
 
     assert isinstance(command, UnknownCommand)
@@ -201,12 +201,12 @@ def test_the_reason_of_an_unknown_event_is_short_and_safe_to_print():
     assert command.why.isprintable()
 
 
-def test_without_a_scope_a_command_is_for_everybody():
+def test_a_command_without_a_scope_is_for_all_workers():
     assert decode_command("STOP", '{"reason": "done"}') == (Stop(reason="done", drain_timeout_s=120.0), ALL_WORKERS)
 
 
 @pytest.mark.parametrize("seconds", [float("inf"), float("-inf"), float("nan")])
-def test_a_command_that_nobody_could_read_is_not_written(seconds):
+def test_an_unreadable_command_is_not_written(seconds):
     with pytest.raises(ValueError):
         encode_command(Stop(reason="", drain_timeout_s=seconds))
 

@@ -48,7 +48,7 @@ def test_every_status_has_its_steps_and_terminal_means_none():
 
 
 @given(st.lists(st.sampled_from(list(RunStatus)), max_size=30), st.lists(st.sampled_from(list(Phase)), max_size=30))
-def test_whatever_is_tried_a_life_goes_forward_and_ends_once(wanted, phases):
+def test_every_sequence_of_steps_goes_forward_and_ends_once(wanted, phases):
     status, phase = RunStatus.PREPARED, Phase.PREPARING
     lived = [status]
     for to, to_phase in zip(wanted, phases, strict=False):
@@ -70,14 +70,14 @@ def test_every_state_that_is_not_terminal_can_fail(status):
     check_transition(status, Phase.PREPARING, RunStatus.FAILED, Phase.PREPARING)
 
 
-def test_a_refused_step_says_from_where_to_where():
+def test_a_rejected_step_names_both_states():
     with pytest.raises(InvalidTransition, match="COMPLETED cannot become RUNNING"):
         check_transition(RunStatus.COMPLETED, Phase.PROCESSING, RunStatus.RUNNING, Phase.PROCESSING)
     with pytest.raises(InvalidTransition, match="COOLDOWN cannot go back to WARMUP"):
         check_transition(RunStatus.RUNNING, Phase.COOLDOWN, RunStatus.RUNNING, Phase.WARMUP)
 
 
-# --- the tables say the same -----------------------------------------------------------------------------------------
+# --- the tables agree ------------------------------------------------------------------------------------------------
 
 
 def test_a_user_may_cancel_exactly_where_the_life_of_a_run_allows_it():

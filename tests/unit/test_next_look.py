@@ -1,4 +1,4 @@
-"""`loadgen schedule tick` between two looks at the tables: the file that says when the next look is."""
+"""`loadgen schedule tick` between two polls of the tables: the file with the time of the next poll."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def pending(folder: Path, seconds: float = 60.0, *, place: str = PLACE, idle_pol
         (SchedulerPass(schedules=2, next_s=7200.0, complaints=(BROKEN,)), 600.0),
     ],
 )
-def test_the_next_look_is_at_the_next_fire_and_after_the_idle_interval(folder, done, wait_s):
+def test_the_next_poll_is_at_the_next_fire_and_after_the_idle_interval(folder, done, wait_s):
     noted(folder, done)
 
     assert pending(folder, 0.0) == NOW + timedelta(seconds=wait_s)
@@ -90,7 +90,7 @@ def test_a_tick_that_left_something_undone_is_followed_by_another(folder, done):
     assert after_tick(PLACE, NOW, done, IDLE_POLL_S) is None
 
 
-def test_a_tick_looks_after_changes_of_the_clock_of_the_interval_and_of_the_schedules(folder):
+def test_a_tick_polls_after_changes_of_the_clock_of_the_interval_and_of_the_schedules(folder):
     noted(folder)
     assert pending(folder) is not None
 
@@ -131,7 +131,7 @@ GOOD = {"place": PLACE, "looked_at": NOW.timestamp(), "look_at": NOW.timestamp()
         json.dumps(GOOD) + " " * SIZE_MAX,
     ],
 )
-def test_a_file_that_makes_no_sense_makes_a_tick_look(folder, text):
+def test_an_invalid_file_makes_a_tick_poll(folder, text):
     path = noted(folder)
     path.write_text(json.dumps(GOOD), "utf-8")
     assert pending(folder) is not None
@@ -168,7 +168,7 @@ def test_a_file_that_another_could_have_made_is_not_read(folder, tmp_path, what)
     assert pending(folder) is None
 
 
-def test_what_is_written_is_private_small_and_whole(folder):
+def test_the_file_is_private_small_and_complete(folder):
     path = noted(folder)
 
     assert path.stat().st_mode & 0o777 == 0o600
@@ -177,7 +177,7 @@ def test_what_is_written_is_private_small_and_whole(folder):
     assert json.loads(path.read_text("utf-8")).keys() == {"place", "looked_at", "look_at"}
 
 
-def test_a_folder_that_cannot_be_written_costs_looks_and_nothing_else(tmp_path):
+def test_an_unwritable_folder_costs_polls_and_nothing_else(tmp_path):
     (tmp_path / "file").write_text("", "utf-8")
     folder = tmp_path / "file" / "schedules"
 
@@ -198,7 +198,7 @@ def test_each_control_plane_has_its_own_file(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("skew_s", [0.0, -45.0, 1800.0], ids="server {}s ahead".format)
-def test_days_of_ticks_fire_everything_in_time_and_look_rarely(folder, skew_s):
+def test_days_of_ticks_fire_everything_in_time_and_poll_rarely(folder, skew_s):
     """A tick every minute, on a machine whose clock is not the server's; its statements take three seconds."""
     start = NEW_YEAR.replace(tzinfo=None)
     crons = {

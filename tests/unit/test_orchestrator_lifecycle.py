@@ -57,14 +57,14 @@ CANCEL = MoveRun(R.CANCELLING, P.MEASUREMENT, "stopped by the user")
 BY_USER = RunEnding(status=R.CANCELLED, reason="stopped by the user", stop="cancelled", drain_s=20.0)
 
 
-def course(status: RunStatus, **more: Any) -> LifecycleState:
+def state(status: RunStatus, **more: Any) -> LifecycleState:
     return LifecycleState(since_s=0.0, status=status, **more)
 
 
 def look(
-    status: RunStatus, *crew: WorkerView, now_s: float = 1.0, phase: Phase = Phase.MEASUREMENT, **more: Any
+    status: RunStatus, *views: WorkerView, now_s: float = 1.0, phase: Phase = Phase.MEASUREMENT, **more: Any
 ) -> RunObservation:
-    return RunObservation(now_s=now_s, status=status, phase=phase, reason=None, workers=crew, **more)
+    return RunObservation(now_s=now_s, status=status, phase=phase, reason=None, workers=views, **more)
 
 
 def failure(reason: str) -> RunEnding:
@@ -77,58 +77,58 @@ def stopped(ending: RunEnding, phase: Phase = Phase.COOLDOWN) -> tuple[Action, .
 
 BEGIN = MoveRun(R.RUNNING, P.WARMUP)
 START = (PublishStart(),)
-SAID = course(R.RUNNING)
+SAID = state(R.RUNNING)
 PREPARING: dict[str, Any] = {"phase": P.PREPARING}
 RUN: dict[str, Any] = {"zero_s": 0.0}
 WARM: dict[str, Any] = {"zero_s": 0.0, "phase": P.WARMUP}
 ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
     # --- before
-    ("prepared", course(R.PREPARED), look(R.PREPARED, **PREPARING), ()),
+    ("prepared", state(R.PREPARED), look(R.PREPARED, **PREPARING), ()),
     (
         "prepared, interrupted",
-        course(R.PREPARED),
+        state(R.PREPARED),
         look(R.PREPARED, interrupts=1, **PREPARING),
         (MoveRun(R.CANCELLING, P.PREPARING, "stopped by the user"),),
     ),
     # --- starting
-    ("nobody there yet", course(R.STARTING), look(R.STARTING, MISSING, **PREPARING), ()),
-    ("one connects", course(R.STARTING), look(R.STARTING, WAITING, CONNECTING, **PREPARING), ()),
-    ("one is missing", course(R.STARTING), look(R.STARTING, WAITING, MISSING, **PREPARING), ()),
-    ("all wait", course(R.STARTING), look(R.STARTING, WAITING, WAITING, **PREPARING), START),
-    ("no worker at all is never ready", course(R.STARTING), look(R.STARTING, **PREPARING), ()),
+    ("nobody there yet", state(R.STARTING), look(R.STARTING, MISSING, **PREPARING), ()),
+    ("one connects", state(R.STARTING), look(R.STARTING, WAITING, CONNECTING, **PREPARING), ()),
+    ("one is missing", state(R.STARTING), look(R.STARTING, WAITING, MISSING, **PREPARING), ()),
+    ("all wait", state(R.STARTING), look(R.STARTING, WAITING, WAITING, **PREPARING), START),
+    ("no worker at all is never ready", state(R.STARTING), look(R.STARTING, **PREPARING), ()),
     (
         "START was said, and the run was not moved: it begins as announced",
-        course(R.STARTING),
+        state(R.STARTING),
         look(R.STARTING, WAITING, RUNNING, zero_s=4.0, **PREPARING),
         (BEGIN,),
     ),
     (
         "START was said long ago: workers have begun by themselves",
-        course(R.STARTING),
+        state(R.STARTING),
         look(R.STARTING, RUNNING, CONNECTING, now_s=99.0, zero_s=0.5, **PREPARING),
         (BEGIN,),
     ),
     (
         "START was said, and one died",
-        course(R.STARTING),
+        state(R.STARTING),
         look(R.STARTING, RUNNING, KILLED, zero_s=0.5, **PREPARING),
         stopped(failure("worker-0 was killed by signal 9"), P.PREPARING),
     ),
     (
         "one died",
-        course(R.STARTING),
+        state(R.STARTING),
         look(R.STARTING, WAITING, KILLED, **PREPARING),
         stopped(failure("worker-0 was killed by signal 9"), P.PREPARING),
     ),
     (
         "one gave up before it began",
-        course(R.STARTING),
+        state(R.STARTING),
         look(R.STARTING, WAITING, SAID_DEAD, **PREPARING),
         stopped(failure("worker-0 ended: no control plane"), P.PREPARING),
     ),
     (
         "too expensive before it began",
-        course(R.STARTING),
+        state(R.STARTING),
         look(R.STARTING, WAITING, CONNECTING, limit=TOO_EXPENSIVE, **PREPARING),
         stopped(TOO_EXPENSIVE, P.PREPARING),
     ),
@@ -138,16 +138,16 @@ ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
         look(R.RUNNING, RUNNING, now_s=5.0, limit=TOO_EXPENSIVE, **WARM),
         stopped(TOO_EXPENSIVE),
     ),
-    ("the last second of the time limit", course(R.STARTING), look(R.STARTING, MISSING, now_s=60.0, **PREPARING), ()),
+    ("the last second of patience", state(R.STARTING), look(R.STARTING, MISSING, now_s=60.0, **PREPARING), ()),
     (
-        "the time limit has passed",
-        course(R.STARTING),
+        "patience is over",
+        state(R.STARTING),
         look(R.STARTING, WAITING, MISSING, now_s=60.1, **PREPARING),
         stopped(failure("not all workers were ready within 60 s: worker-0 never registered"), P.PREPARING),
     ),
     (
         "starting, interrupted",
-        course(R.STARTING),
+        state(R.STARTING),
         look(R.STARTING, WAITING, interrupts=1, **PREPARING),
         (MoveRun(R.CANCELLING, P.PREPARING, "stopped by the user"),),
     ),
@@ -172,7 +172,7 @@ ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
         look(R.RUNNING, RUNNING, SILENT, now_s=30.0, **RUN),
         stopped(failure("worker-0 has been silent for 61 s")),
     ),
-    ("somebody wishes the end", SAID, look(R.RUNNING, RUNNING, now_s=30.0, limit=WISH, **RUN), stopped(WISH)),
+    ("a user requests the end", SAID, look(R.RUNNING, RUNNING, now_s=30.0, limit=WISH, **RUN), stopped(WISH)),
     (
         "a loss counts more than a wish",
         SAID,
@@ -184,123 +184,123 @@ ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
     # --- stopping
     (
         "drains",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
+        state(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, DRAINING, now_s=125.0),
         (),
     ),
     (
         "STOP was not said",
-        course(R.STOPPING, ending=DONE_BY_PLAN),
+        state(R.STOPPING, ending=DONE_BY_PLAN),
         look(R.STOPPING, DRAINING),
         (PublishStop(DONE_BY_PLAN),),
     ),
     (
         "all over",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
+        state(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, DONE, KILLED_AT_THE_END),
         (FinishRun(DONE_BY_PLAN),),
     ),
     (
         "all over, and one had been lost before it heard of the end",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
+        state(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, DONE, SILENT),
         (FinishRun(failure("worker-0 has been silent for 61 s")),),
     ),
     (
         "all over before STOP was said",
-        course(R.STOPPING, ending=DONE_BY_PLAN),
+        state(R.STOPPING, ending=DONE_BY_PLAN),
         look(R.STOPPING, DONE),
         (PublishStop(DONE_BY_PLAN), FinishRun(DONE_BY_PLAN)),
     ),
     (
         "drained for too long",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
+        state(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, DONE, DRAINING, now_s=125.1),
         (TerminateWorkers(hard=False),),
     ),
     (
         "drained, and stores what it measured",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
+        state(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, DONE, STORING, now_s=125.0 + STORE_TIMEOUT_S),
         (),
     ),
     (
         "one stores, and another has not drained",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
+        state(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, STORING, DRAINING, now_s=125.1),
         (TerminateWorkers(hard=False),),
     ),
     (
         "stores for longer than it would itself",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
+        state(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, STORING, now_s=125.1 + STORE_TIMEOUT_S),
         (TerminateWorkers(hard=False),),
     ),
     (
         "stores while a user waits: it may spool what is left",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True, interrupted_s=0.0),
+        state(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True, interrupted_s=0.0),
         look(R.STOPPING, STORING, now_s=25.1, interrupts=1),
         (TerminateWorkers(hard=False),),
     ),
     (
         "asked to end a moment ago: once more, for those who took it for the first word of it",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True, signals_sent=1, signalled_s=126.0),
+        state(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True, signals_sent=1, signalled_s=126.0),
         look(R.STOPPING, DRAINING, now_s=126.2),
         (TerminateWorkers(hard=False),),
     ),
     (
         "asked twice a moment ago",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True, signals_sent=2, signalled_s=126.0),
+        state(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True, signals_sent=2, signalled_s=126.0),
         look(R.STOPPING, DRAINING, now_s=128.0),
         (),
     ),
     (
         "did not end when asked",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True, signals_sent=2, signalled_s=126.0),
+        state(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True, signals_sent=2, signalled_s=126.0),
         look(R.STOPPING, DRAINING, now_s=128.1),
         (TerminateWorkers(hard=True),),
     ),
     (
         "cannot be ended from here",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True, signals_sent=3, signalled_s=130.0),
+        state(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True, signals_sent=3, signalled_s=130.0),
         look(R.STOPPING, DRAINING, now_s=132.1),
         (FinishRun(DONE_BY_PLAN),),
     ),
     (
         "one interrupt while it drains anyway",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
+        state(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, DRAINING, interrupts=1),
         (),
     ),
     (
         "two interrupts end it now",
-        course(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
+        state(R.STOPPING, ending=DONE_BY_PLAN, stop_published=True),
         look(R.STOPPING, DRAINING, interrupts=2),
         (TerminateWorkers(hard=False),),
     ),
     # --- cancelling
     (
         "a user's wish is announced",
-        course(R.CANCELLING),
+        state(R.CANCELLING),
         look(R.CANCELLING, RUNNING),
         (PublishStop(BY_USER),),
     ),
-    ("cancelled, all over", course(R.CANCELLING, stop_published=True), look(R.CANCELLING, DONE), (FinishRun(BY_USER),)),
+    ("cancelled, all over", state(R.CANCELLING, stop_published=True), look(R.CANCELLING, DONE), (FinishRun(BY_USER),)),
     (
         "cancelled just when the plan was done: the user was first",
-        course(R.CANCELLING, ending=DONE_BY_PLAN),
+        state(R.CANCELLING, ending=DONE_BY_PLAN),
         look(R.CANCELLING, DONE),
         (PublishStop(BY_USER), FinishRun(BY_USER)),
     ),
     (
         "cancelled just when a worker was lost: that is still a failure",
-        course(R.CANCELLING, ending=failure("x"), stop_published=True),
+        state(R.CANCELLING, ending=failure("x"), stop_published=True),
         look(R.CANCELLING, KILLED),
         (FinishRun(failure("x")),),
     ),
     (
         "cancelled, drained for too long",
-        course(R.CANCELLING, stop_published=True),
+        state(R.CANCELLING, stop_published=True),
         look(R.CANCELLING, DRAINING, now_s=25.1),
         (TerminateWorkers(hard=False),),
     ),
@@ -320,14 +320,14 @@ def test_rows(what: str, before: LifecycleState, seen: RunObservation, actions: 
 
 
 @pytest.mark.parametrize("status", [R.COMPLETED, R.CANCELLED, R.FAILED])
-@pytest.mark.parametrize("crew", [(), (RUNNING,), (KILLED,), (DONE,)])
+@pytest.mark.parametrize("views", [(), (RUNNING,), (KILLED,), (DONE,)])
 @pytest.mark.parametrize("interrupts", [0, 3])
-def test_a_finished_run_is_left_alone(status: RunStatus, crew: tuple[WorkerView, ...], interrupts: int) -> None:
-    assert decide(course(status), look(status, *crew, interrupts=interrupts, limit=WISH), RULES)[1] == ()
+def test_a_finished_run_is_left_alone(status: RunStatus, views: tuple[WorkerView, ...], interrupts: int) -> None:
+    assert decide(state(status), look(status, *views, interrupts=interrupts, limit=WISH), RULES)[1] == ()
 
 
 @pytest.mark.parametrize(("what", "before", "seen", "actions"), ROWS, ids=[row[0] for row in ROWS])
-def test_decided_twice_is_harmless(
+def test_repeated_decisions_are_harmless(
     what: str, before: LifecycleState, seen: RunObservation, actions: tuple[Action, ...]
 ) -> None:
     """Nothing could be carried out: the next look decides the same again, but for asking workers to end."""
@@ -338,7 +338,7 @@ def test_decided_twice_is_harmless(
     )
 
 
-def test_a_lost_worker_may_be_missed_when_the_scenario_says_so_but_not_all_of_them() -> None:
+def test_a_lost_worker_may_be_missing_when_the_scenario_allows_it_but_not_all_of_them() -> None:
     one = look(R.RUNNING, RUNNING, KILLED, now_s=30.0, zero_s=0.0)
     assert decide(SAID, one, CONTINUE)[1] == ()
     all_of_them = look(R.RUNNING, KILLED, SILENT, now_s=30.0, zero_s=0.0)
@@ -347,16 +347,16 @@ def test_a_lost_worker_may_be_missed_when_the_scenario_says_so_but_not_all_of_th
     )
 
 
-def test_a_deadline_counts_from_the_moment_the_status_was_seen() -> None:
+def test_a_deadline_counts_from_the_time_the_status_was_seen() -> None:
     before = LifecycleState(since_s=0.0, status=R.RUNNING, ending=DONE_BY_PLAN, stop_published=True)
     after, actions = decide(before, look(R.STOPPING, DRAINING, now_s=500.0), RULES)
     assert actions == ()
     assert after.since_s == 500.0
 
 
-def test_a_run_that_somebody_else_was_stopping_fails_and_says_why() -> None:
+def test_a_run_whose_leader_was_lost_while_it_was_stopping_fails_with_the_reason() -> None:
     seen = replace(look(R.STOPPING, DONE), reason="the plan is done")
-    _, actions = decide(course(R.STOPPING), seen, RULES)
+    _, actions = decide(state(R.STOPPING), seen, RULES)
     assert isinstance(actions[-1], FinishRun)
     assert actions[-1].ending.status is R.FAILED
     assert actions[-1].ending.reason == "its leader was lost while it was stopping (the plan is done)"
@@ -364,16 +364,16 @@ def test_a_run_that_somebody_else_was_stopping_fails_and_says_why() -> None:
 
 def test_the_reason_of_a_user_is_kept() -> None:
     seen = replace(look(R.CANCELLING, DONE), reason="make room for the release")
-    _, actions = decide(course(R.CANCELLING), seen, RULES)
+    _, actions = decide(state(R.CANCELLING), seen, RULES)
     assert isinstance(actions[-1], FinishRun)
     assert actions[-1].ending.reason == "make room for the release"
 
 
 def test_a_cancellation_that_a_user_requested_is_stored_before_anything_else() -> None:
     seen = look(R.CANCELLING, DONE, stored_status=R.RUNNING)
-    _, actions = decide(course(R.RUNNING), seen, RULES)
+    _, actions = decide(state(R.RUNNING), seen, RULES)
     assert actions[0] == StoreCancellation(R.RUNNING)
-    assert StoreCancellation not in map(type, decide(course(R.RUNNING), replace(seen, stored_status=None), RULES)[1])
+    assert StoreCancellation not in map(type, decide(state(R.RUNNING), replace(seen, stored_status=None), RULES)[1])
 
 
 def test_an_outage_ends_the_run_when_it_is_too_long_or_too_expensive() -> None:
@@ -382,9 +382,9 @@ def test_an_outage_ends_the_run_when_it_is_too_long_or_too_expensive() -> None:
     assert decide_outage(5.0, TOO_EXPENSIVE) == "too expensive; the control plane has been unreachable for 5 s"
 
 
-def test_between_asking_and_ending_there_is_always_time_for_last_words() -> None:
+def test_between_a_stop_and_a_kill_there_is_always_time_for_last_results() -> None:
     """Also when the second interrupt comes long after the first."""
-    now, ticks = course(R.CANCELLING, stop_published=True), []
+    now, ticks = state(R.CANCELLING, stop_published=True), []
     for tick in range(10):
         now, actions = decide(now, look(R.CANCELLING, DRAINING, now_s=15.0 + tick, interrupts=2), RULES)
         ticks += [(tick, action) for action in actions]

@@ -1,4 +1,4 @@
-"""What is done next with a run, to its end, whatever happens."""
+"""The next action of a run, until its end, in every situation."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ from tests.unit.test_find_max_controller import CALM, Led
 
 
 class World:
-    """A run, its workers and a control plane that fails when it is told to."""
+    """A run, its workers and a control plane with scripted failures."""
 
     def __init__(self, workers: int) -> None:
         self.now_s, self.status, self.phase = 0.0, R.STARTING, P.PREPARING
         self.reason: str | None = None
-        self.course = LifecycleState(since_s=0.0, status=R.PREPARED)
+        self.state = LifecycleState(since_s=0.0, status=R.PREPARED)
         self.workers = [MISSING] * workers
         self.zero_s: float | None = None
         self.interrupts = 0
@@ -83,12 +83,12 @@ class World:
             interrupts=self.interrupts,
             limit=self.wish,
         )
-        self.course, actions = decide(self.course, seen, RULES)
+        self.state, actions = decide(self.state, seen, RULES)
         for number, action in enumerate(actions):
             if number == fails_at:
                 return
             self.apply(action)
-            self.course = after_action(self.course, action)
+            self.state = after_action(self.state, action)
 
     def apply(self, action: Action) -> None:
         if isinstance(action, PublishStart):
@@ -129,12 +129,12 @@ def happen(world: World, what: str) -> None:
 @settings(deadline=None, max_examples=100)
 @given(HAPPENINGS, st.booleans())
 def test_every_run_comes_to_an_end(happenings: list[tuple[WorkerView, int, int | None, str, int]], ends: bool) -> None:
-    """Whatever happened before, in whatever order: when workers are over, or the time for them is."""
+    """In every order of earlier events: when workers have ended, or their time is over."""
     world = World(3)
     for worker, number, fails_at, what, quiet_s in happenings:
         for _ in range(quiet_s):
             world.tick(fails_at=None)
-        if not world.workers[number].is_over:  # nobody comes back from the dead
+        if not world.workers[number].is_over:  # a lost worker does not return
             world.workers[number] = worker
         happen(world, what)
         world.tick(fails_at=fails_at)
@@ -145,13 +145,13 @@ def test_every_run_comes_to_an_end(happenings: list[tuple[WorkerView, int, int |
         if world.ending is not None:
             break
         world.tick(fails_at=None)
-    assert world.ending is not None, (world.status, world.course)
+    assert world.ending is not None, (world.status, world.state)
     assert world.ending.status in RUN_TRANSITIONS[world.status], "it could not be ended so"
     assert world.ending.reason
     assert world.stops >= 1
 
 
-def test_the_course_of_a_run_in_which_nothing_happens() -> None:
+def test_the_states_of_a_run_without_faults() -> None:
     world = World(2)
     story = []
     for second in range(200):
@@ -168,7 +168,7 @@ def test_the_course_of_a_run_in_which_nothing_happens() -> None:
         if world.ending is not None:
             break
     assert story == [
-        (4, R.RUNNING, P.WARMUP),  # START is said at 3
+        (4, R.RUNNING, P.WARMUP),  # START is published at 3
         (16, R.RUNNING, P.MEASUREMENT),
         (77, R.STOPPING, P.COOLDOWN),
     ]
@@ -210,7 +210,7 @@ def judged_step(led: Led) -> tuple[MeasuredStep, StartStep]:
     return MeasuredStep(*judged), decision
 
 
-def test_a_judged_step_is_recorded_and_the_next_is_published_until_both_were_done() -> None:
+def test_a_judged_step_is_stored_and_the_next_is_published_until_both_were_done() -> None:
     step, following = judged_step(Led())
     state = LifecycleState(since_s=0.0, status=RunStatus.RUNNING)
 

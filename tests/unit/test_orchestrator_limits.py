@@ -53,7 +53,7 @@ def threshold(text: str, **more: Any) -> Threshold:
 
 
 def told(number: int, statements: Mapping[str, StatementTally], length_s: float = 1.0) -> LiveSecond:
-    """What a beat says of a second, for thresholds over a span."""
+    """The part of a heartbeat about one second, for sliding thresholds."""
     counted = Tally(statements=statements)
     names = {ALL_STATEMENTS, *statements}
     judged = ThresholdSecond.of(counted, names, from_s=number - length_s, until_s=float(number))
@@ -69,7 +69,7 @@ def told(number: int, statements: Mapping[str, StatementTally], length_s: float 
 
 
 def second(number: int, ms: Sequence[float], last: Sequence[float] = (), *, name: str = "s", **said: Any) -> WorkerView:
-    """A worker after so many seconds; everything so far took `ms`, what ended in the last second `last`."""
+    """A worker after this many seconds; everything so far took `ms`, what ended in the last second `last`."""
     now = live(window({name: tally(tuple(ms))}, seconds=float(number)))
     return view(live=replace(now, seconds=(told(number, {name: tally(tuple(last))}),)), **said)
 
@@ -83,21 +83,21 @@ def led(
     ended = []
     for number, ms in enumerate(seconds, start=1):
         so_far += ms
-        crew = [second(number, so_far, ms)]
-        progress.note(crew)
-        if watching.check(crew, float(number)) is not None:
+        views = [second(number, so_far, ms)]
+        progress.note(views)
+        if watching.check(views, float(number)) is not None:
             ended.append(number)
     return watching, ended
 
 
-def test_a_threshold_over_the_whole_sees_what_was_measured_so_far():
+def test_a_threshold_over_the_whole_is_judged_by_all_samples_so_far():
     watching, ended = led([threshold("p95 < 50ms", abort=True)], [FAST] * 10 + [SLOW] * 2)
 
     assert ended == [11, 12]  # a slow second is more than one in twenty
     assert [checked.passed for checked in watching.current()] == [False]
 
 
-def test_a_sliding_threshold_sees_only_its_span_and_remembers_the_worst():
+def test_a_sliding_threshold_is_judged_by_its_span_and_keeps_the_worst():
     calm = [FAST] * 10
     watching, ended = led([threshold("p50 < 50ms", window_s=3.0, abort=True)], calm + [SLOW] * 2 + calm)
 
@@ -133,7 +133,7 @@ def test_a_span_in_which_nothing_ended_decides_no_time_and_no_error_rate(text, p
     assert (checked.passed, checked.undecided, checked.value is None) == (passed, False, False)
 
 
-def test_where_nothing_ended_at_all_the_threshold_is_missed():
+def test_without_any_ended_statement_the_threshold_is_missed():
     watching, _ = led([threshold("max < 60s", window_s=2.0)], [()] * 6)
 
     (checked,) = watching.current()
@@ -196,10 +196,10 @@ def test_a_threshold_of_one_statement_slides_too():
 def test_a_statement_that_a_heartbeat_had_no_room_for_is_undecided(text, other):
     watching, progress = limits(threshold(text, abort=True))
     folded = live(window({ALL_STATEMENTS: tally()}, seconds=20.0, state=WindowState.OPEN))
-    crew = [view(live=folded), view(number=1, live=live(window(other, seconds=20.0, state=WindowState.OPEN)))]
-    progress.note(crew)
+    views = [view(live=folded), view(number=1, live=live(window(other, seconds=20.0, state=WindowState.OPEN)))]
+    progress.note(views)
 
-    assert watching.check(crew, 20.0) is None
+    assert watching.check(views, 20.0) is None
     (checked,) = watching.complete(progress.merged, {})
     assert (checked.passed, checked.undecided, checked.unmeasured != "") == (False, True, True)
 
@@ -223,14 +223,14 @@ def test_a_count_that_still_grows_aborts_nothing(text, ended):
 def test_a_lower_bound_that_decides_nothing_aborts_nothing():
     watching, progress = limits(threshold("max < 1m", abort=True), threshold("p95 < 50s", abort=True))
     slow = {"s": tally((10.0,) * 10, timed_out_ms=(30_000.0,) * 10)}
-    crew = [view(live=live(window(slow, seconds=20.0, state=WindowState.OPEN)))]
-    progress.note(crew)
+    views = [view(live=live(window(slow, seconds=20.0, state=WindowState.OPEN)))]
+    progress.note(views)
 
-    assert watching.check(crew, 20.0) is None
+    assert watching.check(views, 20.0) is None
     assert [checked.passed for checked in watching.current()] == [False, False]
 
 
-def test_stored_windows_are_remembered():
+def test_stored_windows_are_kept():
     progress = RunAggregator([])
     progress.note([view(live=live(window(window_id=1, step_id=1), window(window_id=2, step_id=2, seconds=5.0)))])
     progress.note([view(live=live(window(window_id=2, step_id=2, seconds=6.0)))])  # the first was stored meanwhile
@@ -250,8 +250,8 @@ def test_warm_up_is_not_measured():
 # --- guardrails ------------------------------------------------------------------------------------------------------
 
 
-def looks(watching: LimitMonitor, times: int, crew: list[WorkerView]) -> list[RunEnding | None]:
-    return [watching.check(crew, 1.0) for _ in range(times)]
+def looks(watching: LimitMonitor, times: int, views: list[WorkerView]) -> list[RunEnding | None]:
+    return [watching.check(views, 1.0) for _ in range(times)]
 
 
 @pytest.mark.parametrize(
@@ -262,19 +262,19 @@ def looks(watching: LimitMonitor, times: int, crew: list[WorkerView]) -> list[Ru
     ],
 )
 def test_a_guardrail_of_the_client_ends_the_run_or_warns(said, reason):
-    crew = [view(**said)]
+    views = [view(**said)]
     aborting, _ = limits(action=GuardrailAction.ABORT)
     warning, _ = limits(action=GuardrailAction.WARN)
 
-    *before, last = looks(aborting, CONSECUTIVE_BREACHES, crew)
+    *before, last = looks(aborting, CONSECUTIVE_BREACHES, views)
     assert before == [None] * (CONSECUTIVE_BREACHES - 1)
     assert last is not None
     assert (last.status, last.reason, last.stop) == (RunStatus.FAILED, reason, "guardrail")
-    assert looks(warning, 2 * CONSECUTIVE_BREACHES, crew) == [None] * 2 * CONSECUTIVE_BREACHES
+    assert looks(warning, 2 * CONSECUTIVE_BREACHES, views) == [None] * 2 * CONSECUTIVE_BREACHES
     assert warning.warnings.count(reason) == 1
 
 
-def test_a_guardrail_forgives_a_busy_second():
+def test_a_guardrail_tolerates_a_busy_second():
     watching, _ = limits(action=GuardrailAction.ABORT)
 
     for _ in range(3):
@@ -284,7 +284,7 @@ def test_a_guardrail_forgives_a_busy_second():
         assert looks(watching, 1, [view(cpu_percent=1.0)]) == [None]
 
 
-def test_a_worker_that_is_rather_busy_is_worth_a_warning():
+def test_a_rather_busy_worker_causes_a_warning():
     watching, _ = limits(action=GuardrailAction.ABORT)
 
     assert looks(watching, CONSECUTIVE_BREACHES, [view(cpu_percent=61.0)]) == [None] * CONSECUTIVE_BREACHES
@@ -302,7 +302,7 @@ def test_a_worker_that_has_ended_is_not_busy(gone):
 
 
 @pytest.mark.parametrize("action", list(GuardrailAction))
-def test_the_cost_ends_the_run_whatever_the_client_may_do(action):
+def test_the_cost_limit_ends_the_run_whatever_the_client_may_do(action):
     watching, _ = limits(action=action, max_credits=0.5)
     unlimited, _ = limits(action=action)
 
@@ -320,7 +320,7 @@ def test_the_cost_ends_the_run_whatever_the_client_may_do(action):
 
 def test_the_cost_ends_a_run_whose_control_plane_does_not_answer():
     limited = replace(scenario(Load(connections=1, workers=1)), guardrails=GuardrailSettings(max_credits=0.5))
-    none: Any = None  # nothing is said to the control plane, or to workers
+    none: Any = None  # nothing is sent to the control plane, or to workers
     leader = Leader("run", limited, none, session=none, lease_session=none, clock=FakeClock())
     away = ControlFailed("no answer", Failure(category=ErrorCategory.CONNECTION, retryable=True))
     leader.warehouse_poller = cast(WarehousePoller, Cost(0.4, 0.0))
@@ -356,16 +356,16 @@ def test_a_threshold_of_a_stage_sees_its_windows_only():
     progress = RunAggregator(thresholds, {"calm": 1, "peak": 2})
     watching = LimitMonitor(thresholds, GuardrailSettings(), TimingSettings(), progress)
     calm = window({"s": tally(FAST)}, window_id=1, step_id=1)
-    crew = [view(live=live(calm))]
-    progress.note(crew)
+    views = [view(live=live(calm))]
+    progress.note(views)
 
-    assert watching.check(crew, 10.0) is None  # nothing is known of the other
+    assert watching.check(views, 10.0) is None  # nothing is known of the other
     assert [checked.passed for checked in watching.current()] == [True, False, True]
 
-    crew = [view(live=live(calm, window({"s": tally(SLOW)}, window_id=2, step_id=2)))]
-    progress.note(crew)
+    views = [view(live=live(calm, window({"s": tally(SLOW)}, window_id=2, step_id=2)))]
+    progress.note(views)
 
-    ending = watching.check(crew, 20.0)
+    ending = watching.check(views, 20.0)
     assert ending is not None
     assert ending.reason.startswith("peak.p95 < 50ms was not met")
     assert [checked.passed for checked in watching.current()] == [True, False, True]
@@ -379,10 +379,10 @@ def test_a_stage_is_judged_once_every_worker_has_measured_it():
 
     def ending(*peak_s: float) -> RunEnding | None:
         peaks = [window({"s": tally((10.0,) * round(50 * s))}, seconds=s, window_id=2, step_id=2) for s in peak_s]
-        crew = [view(number=number, live=live(before, peak)) for number, peak in enumerate(peaks)]
-        crew += [view(number=number, live=live(before)) for number in range(len(peaks), 2)]
-        progress.note(crew)
-        return watching.check(crew, 10.0 + max(peak_s))
+        views = [view(number=number, live=live(before, peak)) for number, peak in enumerate(peaks)]
+        views += [view(number=number, live=live(before)) for number in range(len(peaks), 2)]
+        progress.note(views)
+        return watching.check(views, 10.0 + max(peak_s))
 
     assert ending(0.9) is None
     assert ending(5.0) is None  # the other worker's heartbeat hangs

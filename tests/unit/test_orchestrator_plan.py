@@ -1,4 +1,4 @@
-"""What a run does when: windows and targets, and the events that say so."""
+"""The times of a run: windows and targets, and the events that contain them."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def planned(new: NewEvent) -> list[tuple[int, SetPhase | SetRunTarget]]:
     return [(part.at_ms, part.command) for part in new.command.plan]
 
 
-def test_start_carries_the_plan_in_the_order_of_time_and_a_target_before_the_window_it_belongs_to() -> None:
+def test_start_contains_the_plan_in_the_order_of_time_and_a_target_before_its_window() -> None:
     plan = plan_run(staged(up(4), up(16, 20.0, 5.0)))
     assert planned(start_event(plan, 3, 3_000)) == [
         (0, SetPhase(phase=Phase.WARMUP)),
@@ -196,7 +196,7 @@ LEADS = [
 
 
 @pytest.mark.parametrize(("announce_s", "poll_s", "latency_s", "expected"), LEADS)
-def test_the_lead_covers_the_poll_and_the_slowness_of_the_control_plane(
+def test_the_lead_covers_the_poll_and_the_latency_of_the_control_plane(
     announce_s: float, poll_s: float, latency_s: float, expected: int
 ) -> None:
     timing = TimingSettings(announce_s=announce_s, status_poll_s=poll_s)

@@ -1,4 +1,4 @@
-"""Thresholds over a span, by the seconds of several workers: some of what they say is late, or lost."""
+"""Sliding thresholds, by the seconds of several workers: some of their reports are late, or lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.test_orchestrator_limits import FAST, SLOW, limits, threshold, t
 
 
 class Fleet:
-    """Workers that measure so many statements in each second; some of what they say is lost on the way."""
+    """Workers that measure this many statements in each second; some of their reports are lost."""
 
     def __init__(self, *thresholds: Threshold, workers: int = 2) -> None:
         self.limits, self.progress = limits(*thresholds)
@@ -44,12 +44,12 @@ class Fleet:
             whole = window({"s": tally(tuple(ms) * len(known))}, seconds=float(len(known)), state=WindowState.OPEN)
             self.heard[name] = replace(live(whole), seconds=tuple(known[-10:]))
         alive = WorkerHealth.DONE if ended else WorkerHealth.ALIVE
-        crew = [
+        views = [
             view(WorkerHealth.DEAD if name in lost else alive, number=number, live=self.heard[name])
             for number, name in enumerate(self.names)
         ]
-        self.progress.note(crew)
-        return self.limits.check(crew, float(len(self.seconds[self.names[0]])))
+        self.progress.note(views)
+        return self.limits.check(views, float(len(self.seconds[self.names[0]])))
 
     def store(self) -> None:
         """All that was measured, in the snapshots."""
@@ -68,7 +68,7 @@ def snapshot(worker_id: str, custom: str) -> MetricsSnapshot:
     return MetricsSnapshot(**{**columns, "snapshot_id": "s", "worker_id": worker_id, "custom_metrics": custom})
 
 
-def test_a_worker_whose_beats_hang_lowers_no_rate():
+def test_a_worker_with_late_heartbeats_lowers_no_rate():
     fleet = Fleet(threshold("qps > 80", window_s=5.0, abort=True))
 
     for number in range(1, 31):
@@ -96,7 +96,7 @@ def test_a_second_is_judged_when_every_worker_has_reported_it_or_was_lost():
     assert fleet.progress.seconds.closed == 15
 
 
-def test_what_happened_while_the_control_plane_was_away_is_judged_by_the_snapshots():
+def test_seconds_during_an_outage_of_the_control_plane_are_judged_by_the_snapshots():
     fleet = Fleet(threshold("p50 < 50ms", window_s=5.0, abort=True))
     for _ in range(5):
         fleet.measure(FAST)
@@ -118,7 +118,7 @@ def test_what_happened_while_the_control_plane_was_away_is_judged_by_the_snapsho
 @pytest.mark.parametrize("abort", [False, True])
 @pytest.mark.parametrize("ms", [FAST, SLOW, (), (10.0, 90.0)], ids=["met", "missed", "nothing ended", "too few"])
 @pytest.mark.parametrize("check", ["p99 < 50ms", "qps > 80"])
-def test_whether_the_value_is_of_a_span_or_of_the_whole_is_told(check, ms, abort):
+def test_the_result_names_the_span_or_the_whole_measurement(check, ms, abort):
     fleet = Fleet(threshold(check, window_s=2.5, abort=abort), threshold("p50 < 50ms"))
     told_s = []
     for _ in range(4):
@@ -130,7 +130,7 @@ def test_whether_the_value_is_of_a_span_or_of_the_whole_is_told(check, ms, abort
     assert told_s == [[None, None], [None, None], [span_s, None], [span_s, None]]
 
 
-def test_what_was_never_stored_stops_no_judging():
+def test_seconds_that_were_never_stored_do_not_stop_the_judging():
     fleet = Fleet(threshold("qps > 10", window_s=2.0, abort=True))
     for name, own in fleet.seconds.items():
         own.extend(told(number, {"s": tally()}) for number in range(1, 21) if name == "worker-0" or number > 3)
@@ -152,7 +152,7 @@ def test_the_last_seconds_are_judged_after_the_end():
     assert [checked.passed for checked in fleet.limits.complete(merged(seconds=6.0), {})] == [False]
 
 
-def test_a_second_that_took_longer_is_divided_by_its_length():
+def test_a_longer_second_is_divided_by_its_length():
     fleet = Fleet(threshold("qps > 80", window_s=4.0, abort=True), workers=1)
     for _ in range(4):
         fleet.measure((10.0,) * 100)
@@ -228,7 +228,7 @@ def test_statements_that_end_in_the_drain_count_in_the_second_in_which_they_star
     assert [span and span.counts.succeeded for span in spans] == [2 * 5 * 50, 2 * (5 * 50 + 45)]
 
 
-def test_what_started_before_the_seconds_that_are_kept_is_not_lost():
+def test_statements_started_before_the_kept_seconds_are_not_lost():
     fleet = Fleet(threshold("max < 50ms", window_s=2.0), workers=1)
     for _ in range(400):
         fleet.measure((10.0,))

@@ -1,4 +1,4 @@
-"""What a leader knows of a run that another has led so far, and what it says it does not know."""
+"""What a successor knows of a run, and what it reports as unknown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_steps_of_a_search_that_another_leader_judged_are_named() -> None:
     assert "step 7" in limits.warnings[-1]
 
 
-def test_what_the_warehouse_has_cost_so_far_is_known_from_the_looks_at_it() -> None:
+def test_the_cost_so_far_is_known_from_the_polls_of_the_warehouse() -> None:
     clock = FakeClock()
     now = clock.utc_now().replace(tzinfo=None)
     polls = ParsedRows(
@@ -45,7 +45,7 @@ def test_what_the_warehouse_has_cost_so_far_is_known_from_the_looks_at_it() -> N
         )
         for ago_s, clusters in ((3_600, 2), (1_800, 1), (0, 1))
     )
-    profile, session = cast(ConnectionProfile, None), cast(ControlSession, None)  # it looks at nothing here
+    profile, session = cast(ConnectionProfile, None), cast(ControlSession, None)  # it polls nothing here
     watch = WarehousePoller(profile, "WH", "run", session, clock=clock, period_s=5.0, environ={})
 
     assert watch.restore(polls) == []
@@ -54,13 +54,13 @@ def test_what_the_warehouse_has_cost_so_far_is_known_from_the_looks_at_it() -> N
     assert watch.polls == tuple(polls)
 
 
-def test_a_poll_of_another_century_costs_nothing_and_is_told() -> None:
+def test_a_poll_of_another_century_costs_nothing_and_is_reported() -> None:
     clock = FakeClock()
     now = clock.utc_now().replace(tzinfo=None)
     known = {"run_id": "run", "running": 1, "queued": 0, "started_clusters": 1, "size": "X-Small", "raw": None}
     moments = (datetime(1, 1, 1), now - timedelta(hours=1), now, datetime(9999, 12, 31))  # noqa: DTZ001
     polls = ParsedRows(WarehousePoll(timestamp=moment, **known) for moment in moments)  # type: ignore[arg-type]
-    profile, session = cast(ConnectionProfile, None), cast(ControlSession, None)  # it looks at nothing here
+    profile, session = cast(ConnectionProfile, None), cast(ControlSession, None)  # it polls nothing here
     watch = WarehousePoller(profile, "WH", "run", session, clock=clock, period_s=5.0, environ={})
 
     told = watch.restore(polls)

@@ -1,4 +1,4 @@
-"""Looks at the warehouse under test: what two of them in a row say, and one that fails."""
+"""Polls of the warehouse under test: conclusions from two consecutive ones, and a failed one."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ class Closed:
         ([FULL, FULL], True),
         ([FULL, EMPTY], False),
         ([EMPTY, FULL], False),
-        ([FULL, None, FULL], False),  # nobody knows what was between them
+        ([FULL, None, FULL], False),  # unknown what was between them
         ([None, FULL, FULL], True),
         ([FULL, FULL, None], False),
     ],
 )
-def test_a_queue_is_seen_by_two_looks_in_a_row(
+def test_a_queue_is_seen_by_two_consecutive_polls(
     queued: list[int | None], seen: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = Shown(*queued)

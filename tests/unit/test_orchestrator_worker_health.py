@@ -25,7 +25,7 @@ STALE_S, DEAD_S, GAP_S = 30.0, 60.0, 2.0
 S = WorkerStatus
 
 
-def crew_of(
+def views_of(
     *rows: HeartbeatRow, ends: tuple[ProcessEnd, ...] = (), silent_s: dict[str, float] | None = None, expected: int = 1
 ) -> tuple[WorkerView, ...]:
     names = [f"worker-{number}" for number in range(expected)]
@@ -35,7 +35,7 @@ def crew_of(
 # --- silence ---------------------------------------------------------------------------------------------------------
 
 
-def test_silence_is_counted_in_seconds_that_were_looked_at() -> None:
+def test_silence_is_counted_in_seconds_that_were_polled() -> None:
     liveness = LivenessTracker(longest_gap_s=GAP_S)
     beats = {"worker-0": 7}
     assert liveness.observe(beats, 100.0) == {"worker-0": 0.0}
@@ -45,22 +45,22 @@ def test_silence_is_counted_in_seconds_that_were_looked_at() -> None:
 
 
 @pytest.mark.parametrize("away_s", [59.0, 61.0, 3_600.0, 1e6])
-def test_neither_an_outage_nor_a_pause_of_ours_kills_anybody(away_s: float) -> None:
+def test_neither_an_outage_nor_a_pause_of_the_leader_makes_a_worker_lost(away_s: float) -> None:
     """While nothing could be seen, a worker may have beaten all the time; its count has only not been read."""
     liveness = LivenessTracker(longest_gap_s=GAP_S)
     liveness.observe({"worker-0": 7}, 0.0)
     silent_s = liveness.observe({"worker-0": 7}, away_s)
     assert silent_s["worker-0"] <= GAP_S
-    (worker,) = crew_of(row(count=7), silent_s=dict(silent_s))
+    (worker,) = views_of(row(count=7), silent_s=dict(silent_s))
     assert worker.health is WorkerHealth.ALIVE
 
 
-def test_a_worker_that_is_silent_while_we_look_becomes_stale_and_then_dead() -> None:
+def test_a_worker_that_is_silent_while_it_is_polled_becomes_stale_and_then_dead() -> None:
     liveness = LivenessTracker(longest_gap_s=GAP_S)
     seen = []
     for second in range(63):
         silent_s = liveness.observe({"worker-0": 7}, float(second))
-        seen.append(crew_of(row(count=7), silent_s=dict(silent_s))[0].health)
+        seen.append(views_of(row(count=7), silent_s=dict(silent_s))[0].health)
     assert seen == [WorkerHealth.ALIVE] * 31 + [WorkerHealth.STALE] * 30 + [WorkerHealth.DEAD] * 2
 
 
@@ -72,7 +72,7 @@ def test_a_replacement_that_begins_to_count_again_is_alive() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e5), st.booleans()), max_size=50))
-def test_silence_never_exceeds_the_looks_since_the_last_beat(looks: list[tuple[float, bool]]) -> None:
+def test_silence_never_exceeds_the_polls_since_the_last_heartbeat(looks: list[tuple[float, bool]]) -> None:
     liveness, now_s, count, quiet_looks = LivenessTracker(longest_gap_s=GAP_S), 0.0, 1, 0
     liveness.observe({"worker-0": count}, now_s)
     for gap_s, beaten in looks:
@@ -98,7 +98,7 @@ def row_of(pid: int, count: int, phase: Phase | None, worker_id: str = "worker-0
         (row_of(7, 5, Phase.WARMUP), row_of(8, 1, None), False),
     ],
 )
-def test_who_is_replaced_while_the_run_is_measured_is_told(
+def test_replacements_during_the_measurement_are_reported(
     before: HeartbeatRow, after: HeartbeatRow, replaced: bool
 ) -> None:
     replacements = ReplacementTracker()
@@ -108,7 +108,7 @@ def test_who_is_replaced_while_the_run_is_measured_is_told(
     assert replacements.warnings == (told if replaced else [])
 
 
-def test_who_died_in_the_warmup_and_is_replaced_in_the_measurement_was_missing_too() -> None:
+def test_a_worker_that_died_in_the_warmup_and_is_replaced_in_the_measurement_was_missing_too() -> None:
     replacements = ReplacementTracker()
     replacements.observe([row_of(7, 5, Phase.WARMUP), row_of(9, 5, Phase.WARMUP, "worker-1")])
     replacements.observe([row_of(7, 5, Phase.WARMUP), row_of(9, 8, Phase.MEASUREMENT, "worker-1")])
@@ -133,7 +133,7 @@ def test_who_died_in_the_warmup_and_is_replaced_in_the_measurement_was_missing_t
         (S.RUNNING, True, 0.0, WorkerHealth.DEAD, False, True),
         (S.DRAINING, False, 0.0, WorkerHealth.ALIVE, False, False),
         (S.DRAINING, False, 61.0, WorkerHealth.DEAD, False, True),
-        (S.COMPLETED, False, 999.0, WorkerHealth.DONE, False, True),  # whoever is done need not beat
+        (S.COMPLETED, False, 999.0, WorkerHealth.DONE, False, True),  # a completed worker need not send heartbeats
         (S.COMPLETED, True, 0.0, WorkerHealth.DONE, False, True),
         (S.DEAD, False, 0.0, WorkerHealth.DEAD, False, True),
     ],
@@ -142,13 +142,13 @@ def test_health(
     status: WorkerStatus | None, ended: bool, silent_s: float, health: WorkerHealth, ready: bool, over: bool
 ) -> None:
     rows = () if status is None else (row(status=status),)
-    (worker,) = crew_of(*rows, ends=(end(),) if ended else (), silent_s={"worker-0": silent_s})
+    (worker,) = views_of(*rows, ends=(end(),) if ended else (), silent_s={"worker-0": silent_s})
     assert (worker.health, worker.is_ready, worker.is_over) == (health, ready, over)
 
 
-def test_all_expected_workers_are_there_in_order_and_strangers_are_not() -> None:
-    crew = crew_of(row("worker-2"), row("worker-7"), row("worker-0"), expected=3)
-    assert [(worker.worker_id, worker.health) for worker in crew] == [
+def test_all_expected_workers_are_listed_in_order_and_unknown_ones_are_not() -> None:
+    views = views_of(row("worker-2"), row("worker-7"), row("worker-0"), expected=3)
+    assert [(worker.worker_id, worker.health) for worker in views] == [
         ("worker-0", WorkerHealth.ALIVE),
         ("worker-1", WorkerHealth.MISSING),
         ("worker-2", WorkerHealth.ALIVE),
@@ -201,27 +201,27 @@ def test_all_expected_workers_are_there_in_order_and_strangers_are_not() -> None
         (view(WorkerHealth.ALIVE, S.STARTING, last_error="login refused"), "worker-0 is STARTING: login refused"),
     ],
 )
-def test_what_became_of_it(worker: WorkerView, sentence: str) -> None:
+def test_the_outcome_of_a_worker(worker: WorkerView, sentence: str) -> None:
     assert worker.why == sentence
 
 
-# --- what a beat says ------------------------------------------------------------------------------------------------
+# --- the content of heartbeats ---------------------------------------------------------------------------------------
 
 
-def test_a_beat_is_read() -> None:
-    (worker,) = crew_of(row(live_metrics=live_text(window())))
+def test_a_heartbeat_is_read() -> None:
+    (worker,) = views_of(row(live_metrics=live_text(window())))
     assert worker.live is not None
     assert worker.live.windows[0].counts.succeeded == 100
 
 
 @pytest.mark.parametrize("text", ["", "{}", "nonsense", '{"version": 99}', "[1]", "null", "\x00", "{" * 5_000])
-def test_a_beat_that_cannot_be_read_is_as_none_and_never_zero(text: str) -> None:
-    (worker,) = crew_of(row(live_metrics=text))
+def test_an_unreadable_heartbeat_counts_as_none_and_never_as_zero(text: str) -> None:
+    (worker,) = views_of(row(live_metrics=text))
     assert worker.live is None
     assert worker.health is WorkerHealth.ALIVE
 
 
-def test_a_heartbeat_that_has_not_changed_is_read_once() -> None:
+def test_an_unchanged_heartbeat_is_read_once() -> None:
     reader, text, later = LiveMetricsReader(), live_text(window(seconds=3.0)), live_text(window(seconds=4.0))
 
     first, again = reader.read(row(live_metrics=text)), reader.read(row(live_metrics=text))

@@ -1,4 +1,4 @@
-"""The arithmetic behind ./bin/bench peers, and what it says of a peer that cannot be installed."""
+"""The arithmetic behind ./bin/bench peers, and its message about a peer that cannot be installed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_ratios_are_those_of_a_round_and_the_table_begins_with_the_cheapest() ->
     assert text_of(rows).splitlines()[-1].endswith("not installed: needs go")
 
 
-def test_what_a_tool_adds_is_its_percentile_less_that_of_the_server() -> None:
+def test_the_latency_added_by_a_tool_is_its_percentile_less_that_of_the_server() -> None:
     server_ms = [float(ms) for ms in range(1, 1001)]
 
     found = added_to(server_ms, {"p50_ms": 502.0, "p99_ms": 995.5})
@@ -53,7 +53,7 @@ def recipe(file: Path, *words: str, needs: tuple[str, ...] = ()) -> Recipe:
     return Recipe(what="a peer", needs=needs, files={"a": file}, commands=commands, start=lambda place: [f"{place}/a"])
 
 
-def test_a_peer_that_cannot_be_installed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_cannot_be_installed_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "source"
     file.write_text("x")
     for name, one in (
@@ -66,7 +66,7 @@ def test_a_peer_that_cannot_be_installed_says_why(tmp_path: Path, monkeypatch: p
     assert install("broken", tmp_path) == Missing(f"{sys.executable} ended with 1: no such version")
 
 
-def test_what_is_installed_is_used_again_until_its_files_change(
+def test_an_installed_peer_is_used_again_until_its_files_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "source"

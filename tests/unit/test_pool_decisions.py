@@ -42,7 +42,7 @@ def runner(name: str = "a", **more: Any) -> RunnerView:
 
 
 def depth_of(runs: int | None) -> QueueDepth | None:
-    """So many runs on as many targets."""
+    """This many runs on as many targets."""
     return None if runs is None else QueueDepth(waiting=runs, startable=runs)
 
 
@@ -62,7 +62,7 @@ def test_a_pool_begins_with_the_minimum():
     [(4, 1, 0), (5, 1, 1), (500, 1, 1), (500, 3, 1), (500, 4, 0), (None, 1, 0), (0, 1, 0)],
     ids=["few", "enough", "many: one at a time", "up to the maximum", "no more", "nobody has looked", "nothing"],
 )
-def test_it_grows_by_one_for_each_look_that_finds_enough(depth, there, starts):
+def test_the_pool_grows_by_one_for_each_poll_with_enough_waiting_runs(depth, there, starts):
     assert decide_pool_size(RULES, depth_of(depth), runners(there)) == PoolDecision(start=starts)
 
 
@@ -97,7 +97,7 @@ def test_it_grows_by_the_work_that_waits_as_far_as_targets_are_free(waiting, sta
 
 
 @pytest.mark.parametrize(("idle_looks", "expected"), [(0, [5] * 6), (2, [600, 5, 10, 20, 40, 600])])
-def test_a_look_that_failed_is_repeated_sooner_but_not_for_ever(idle_looks, expected):
+def test_a_failed_poll_is_repeated_sooner_but_not_for_ever(idle_looks, expected):
     pace = PollPace(poll_s=5.0, idle_poll_s=600.0)
 
     pauses = [pace.pause_s(idle_looks, failures) for failures in range(SOONER_MAX + 2)]
@@ -105,11 +105,11 @@ def test_a_look_that_failed_is_repeated_sooner_but_not_for_ever(idle_looks, expe
     assert pauses == expected
 
 
-def test_the_dead_are_replaced_up_to_the_minimum():
+def test_dead_runners_are_replaced_up_to_the_minimum():
     assert decide_pool_size(PoolRules(min_runners=3, max_runners=4), None, runners(2)) == PoolDecision(start=1)
 
 
-def test_one_that_does_not_answer_is_killed_and_replaced():
+def test_an_unresponsive_runner_is_killed_and_replaced():
     silent = [runner("silent", misses=MISSES_MAX), runner("slow", misses=MISSES_MAX - 1)]
 
     assert decide_pool_size(PoolRules(min_runners=2, max_runners=2), None, silent) == PoolDecision(
@@ -117,7 +117,7 @@ def test_one_that_does_not_answer_is_killed_and_replaced():
     )
 
 
-def test_one_that_starts_has_longer_for_its_first_answer():
+def test_a_starting_runner_has_longer_for_its_first_response():
     starting = runner("starting", misses=9, has_answered=False, age_s=START_MAX_S - 1)
 
     assert decide_pool_size(RULES, None, [starting]) == NOTHING
@@ -158,7 +158,7 @@ def test_a_runner_that_has_done_nothing_is_not_replaced_for_its_age():
 
 
 @pytest.mark.parametrize("over", [{"age_s": 3600.0, "runs": 1}, {"runs": 1000}], ids=["age", "runs"])
-def test_one_that_is_over_its_time_is_recycled_and_replaced(over):
+def test_a_runner_that_is_over_its_time_is_recycled_and_replaced(over):
     assert decide_pool_size(RULES, None, [runner("old", **over)]) == PoolDecision(start=1, recycle=("old",))
 
 
@@ -210,13 +210,13 @@ def judged(code: int, *, cancelled: bool = False, interrupted: bool = False) -> 
 
 
 @pytest.mark.parametrize("code", [0, 5, 10, 11])
-def test_a_verdict_is_a_result_whoever_wanted_its_end(code):
+def test_a_verdict_is_a_result_for_every_requester_of_the_end(code):
     done = AttemptOutcome(attempt=AttemptStatus.COMPLETED, final=QueueStatus.COMPLETED)
 
     assert judged(code) == judged(code, cancelled=True) == judged(code, interrupted=True) == done
 
 
-def test_what_is_configured_wrong_is_not_tried_again():
+def test_wrong_configuration_is_not_retried():
     assert judged(2) == AttemptOutcome(attempt=AttemptStatus.FAILED, final=QueueStatus.FAILED)
 
 
@@ -233,13 +233,13 @@ def test_a_busy_warehouse_costs_no_attempt():
 
 
 @pytest.mark.parametrize("code", [130, 143])
-def test_a_run_that_was_stopped_was_stopped_by_its_runner_or_by_somebody(code):
+def test_a_stopped_run_was_stopped_by_its_runner_or_by_a_user(code):
     assert judged(code) == AttemptOutcome(attempt=AttemptStatus.CANCELLED, final=QueueStatus.CANCELLED)
     assert judged(code, interrupted=True) == AttemptOutcome(attempt=AttemptStatus.INTERRUPTED, final=None, counts=False)
 
 
 @pytest.mark.parametrize("code", [1, 2, 75, 143])
-def test_who_is_to_be_cancelled_is_not_tried_again(code):
+def test_a_run_with_a_cancel_request_is_not_retried(code):
     assert judged(code, cancelled=True).final is QueueStatus.CANCELLED
 
 
@@ -248,7 +248,7 @@ def test_pauses_double_up_to_a_minute_and_are_spread():
     assert retry_pause_s(3, 0.0) == 2.0
 
 
-def test_exit_codes_nobody_knows_are_tried_again():
+def test_unknown_exit_codes_are_retried():
     assert exit_code_meaning(99) is ExitCodeMeaning.RETRY
 
 
@@ -275,5 +275,5 @@ def test_a_value_file_never_lies_elsewhere(tmp_path: Path, name):
         (2, 2, "2 runs under way are ended and queued again; press Ctrl-C again to end at once"),
     ],
 )
-def test_a_pool_that_ends_says_what_it_waits_for(signals, runs, text):
+def test_a_pool_that_ends_prints_what_it_waits_for(signals, runs, text):
     assert leaving_text(signals, runs, 300.0).endswith(text)

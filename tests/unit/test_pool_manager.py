@@ -1,4 +1,4 @@
-"""The manager of a pool and its runners' processes; runs behind a leash. Real processes, moved clocks."""
+"""The manager of a pool and its runners' processes; runs behind a process guard. Real processes, moved clocks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def children(clock: FakeClock) -> Iterator[list[RunnerProcess]]:
 # --- pings -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_runner_that_answers_tells_its_state(clock, children):
+def test_a_runner_that_responds_reports_its_state(clock, children):
     child = RunnerProcess("a", ANSWERS, os.environ, clock)
     children.append(child)
 
@@ -87,7 +87,7 @@ def test_pings_that_are_not_answered_are_missed_one_by_one(clock, children):
     assert misses == [1, 2, 3]
 
 
-def test_one_that_was_told_to_drain_counts_as_draining_before_it_says_so(clock, children):
+def test_a_runner_with_a_drain_request_counts_as_draining_before_it_reports_it(clock, children):
     child = RunnerProcess("a", SILENT, os.environ, clock)
     children.append(child)
 
@@ -140,7 +140,7 @@ def test_a_runner_understands_what_its_pool_passes_on(share):
     assert HostPermissions.of_options(context.params) == allowed
 
 
-# --- runs behind a leash ---------------------------------------------------------------------------------------------
+# --- runs behind a process guard ------------------------------------------------------------------------------------
 
 
 def started(folder: Path, code: str, *, stop_s: float = PATIENCE_S) -> RunProcess:
@@ -185,7 +185,7 @@ def test_a_run_finds_its_files_and_leaves_its_own(tmp_path):
     ],
     ids=["last words", "an error", "nothing", "something else", "a strange error"],
 )
-def test_why_a_run_failed_is_told_in_its_own_words(tmp_path, code, reason):
+def test_the_reason_of_a_failed_run_is_its_error_message(tmp_path, code, reason):
     process = started(tmp_path, code)
     ended(process)
     result = process.result()
@@ -195,7 +195,7 @@ def test_why_a_run_failed_is_told_in_its_own_words(tmp_path, code, reason):
 
 
 @pytest.mark.parametrize("name", ["scenario.yaml", "./scenario.yaml", "stdout", "out/x.csv", "in/x.csv"])
-def test_whatever_a_value_file_is_called_nothing_is_overwritten(tmp_path, name):
+def test_the_names_of_value_files_never_overwrite_another_file(tmp_path, name):
     wanted = ClaimedRun(name="n", scenario="text", files={name: "values"}, connection=None, attempts=1, number=1)
     code = (
         f"import json, os, sys; f = sys.argv[2]; v = os.path.join(os.path.dirname(f), {name!r})\n"
@@ -209,7 +209,7 @@ def test_whatever_a_value_file_is_called_nothing_is_overwritten(tmp_path, name):
     assert (result.exit_code, result.reason) == (10, "text values")
 
 
-def test_when_a_second_run_was_to_confirm_the_files_of_both_are_kept_and_the_one_that_tells_is_named(tmp_path):
+def test_after_a_confirmation_run_the_files_of_both_are_kept_and_the_decisive_one_is_named(tmp_path):
     code = (
         "import os, sys; o = [w for w in sys.argv if w.startswith('--output-dir=')][0].split('=', 1)[1]\n"
         "assert {'--baseline=trend', '--confirm'} <= set(sys.argv), sys.argv\n"
@@ -229,7 +229,7 @@ def test_when_a_second_run_was_to_confirm_the_files_of_both_are_kept_and_the_one
 
 
 @pytest.mark.parametrize(("code", "left"), [(75, []), (4, ["q.1"])], ids=["busy", "failed"])
-def test_only_of_an_attempt_that_failed_is_kept_what_it_said(tmp_path, code, left):
+def test_output_is_kept_only_of_failed_attempts(tmp_path, code, left):
     process = started(tmp_path, f"import sys; sys.exit({code})")
     ended(process)
     process.result()
@@ -294,7 +294,7 @@ def test_the_grace_of_a_run_passes_however_often_it_is_asked_to_end(tmp_path):
 
 
 def test_a_run_ends_when_its_runner_is_killed(tmp_path):
-    """The leash sees the end of the pipe that only the runner held open."""
+    """The process guard sees the end of the pipe that only the runner held open."""
     marks = tmp_path / "marks"
     run = f"import os, signal\nopen({str(marks)!r}, 'w').write(str(os.getpid()) + chr(10))\nsignal.pause()"
     runner = (
@@ -317,7 +317,7 @@ def test_a_run_ends_when_its_runner_is_killed(tmp_path):
 
 
 class Heard:
-    """Stands where a runner is, and ends when it has heard enough."""
+    """Replaces a runner, and ends when it has received enough."""
 
     def __init__(self, enough: int) -> None:
         self.done, self.guards, self._enough = threading.Event(), 0, enough
@@ -356,7 +356,7 @@ class Heard:
     ],
     ids=["drain", "the manager is gone", "signals"],
 )
-def test_a_runner_leaves_when_it_is_told(said, received, graces, why):
+def test_a_runner_leaves_when_it_is_asked_to(said, received, graces, why):
     reading, writing = os.pipe()
     heard = Heard(len(graces))
     os.write(writing, said)

@@ -62,7 +62,7 @@ def test_a_start_that_fails_ends_no_pool_and_is_tried_less_and_less_often(clock,
     assert told[-1] == f"runner-21 started, pid {children[0].pid}"
 
 
-def test_events_of_a_runner_are_told_with_its_name(clock, children):
+def test_events_of_a_runner_are_logged_with_its_name(clock, children):
     says = [*PYTHON, """print('{"told": "claimed orders-1"}', flush=True); import sys; sys.stdin.read()"""]
     told: list[str] = []
 
@@ -105,7 +105,7 @@ CODES = [
 
 @pytest.mark.parametrize(("end", "released"), CODES, ids=["killed", "ended", "left"])
 def test_what_a_runner_held_that_ended_by_itself_is_released(clock, children, end, released):
-    """One that leaves gracefully has said how its run ended."""
+    """A runner that leaves gracefully has reported the end of its run."""
     says = f"import os, sys\nsys.stdin.readline(); print({STATE!r}, flush=True); {end}"
     gone: list[tuple[str, str]] = []
 

@@ -22,7 +22,7 @@ QUICKSTART = str(ROOT / "examples" / "quickstart.yaml")
 
 @pytest.fixture(autouse=True)
 def no_server(monkeypatch):
-    """Whoever connected would fail."""
+    """Any attempt to connect fails."""
     monkeypatch.setenv("LOADGEN_EMBEDDED_ADDRESS", "127.0.0.1:1")
 
 
@@ -36,7 +36,7 @@ def test_a_dry_run_shows_every_statement_and_connects_to_nothing(path, capsys):
     assert all(statement.rstrip().endswith(";") for statement in text.split("\n\n"))
 
 
-def test_a_dry_run_says_how_many_rows_and_shows_the_first_statement(capsys):
+def test_a_dry_run_prints_the_number_of_rows_and_the_first_statement(capsys):
     main(["prepare", QUICKSTART, "--dry-run", "--set", "prepare.tables.0.rows=1m"])
 
     text = capsys.readouterr().out
@@ -69,7 +69,7 @@ def test_a_dry_run_as_json(capsys):
         ([QUICKSTART, "--set", "prepare.tables.0.rows=many"], "--set prepare.tables.0.rows=many"),
     ],
 )
-def test_wrong_usage_is_told_with_a_hint_and_exit_code_2(arguments, said, capsys):
+def test_wrong_usage_is_an_error_with_a_hint_and_exit_code_2(arguments, said, capsys):
     code = main(["prepare", *arguments])
 
     shown = capsys.readouterr().err
@@ -88,7 +88,7 @@ def test_the_engine_without_tables_is_refused(tmp_path, capsys):
     assert "has no tables to prepare" in capsys.readouterr().err
 
 
-def test_a_server_that_is_not_there_is_told_with_exit_code_3(capsys):
+def test_a_missing_server_is_an_error_with_exit_code_3(capsys):
     assert main(["prepare", QUICKSTART, "--format", "json"]) == 3
 
     out, err = capsys.readouterr()
@@ -112,7 +112,7 @@ def filling(rows: int, table: str = "T") -> PreparationProgress:
     return PreparationProgress(step=PreparationStep.FILLING, table=table, rows_there=rows, rows=1_000_000)
 
 
-def test_a_line_says_how_far_it_is_and_how_long_it_takes():
+def test_a_line_shows_progress_and_remaining_time():
     assert progress_line(filling(0), 0, 0.0) == "T: 0 of 1,000,000 rows"
     assert progress_line(filling(250_000), 50_000, 5.0) == "T: 250,000 of 1,000,000 rows, 10,000 rows/s, 75 s left"
 

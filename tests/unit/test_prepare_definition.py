@@ -72,7 +72,7 @@ def test_a_marker_of_another_version_is_ours_and_differs(comment):
         ),
     ],
 )
-def test_what_differs_is_said_in_words(changed, words):
+def test_differences_are_described_in_words(changed, words):
     found = differences(definition_of().marker, definition_of(changed).marker)
 
     assert definition_of(changed).marker.digest != definition_of().marker.digest
@@ -87,7 +87,7 @@ def test_the_seed_counts_only_where_values_depend_on_it():
     assert definition_of(fixed, seed=1).marker == definition_of(fixed, seed=2).marker
 
 
-def test_how_names_and_types_are_written_does_not_count():
+def test_the_spelling_of_names_and_types_does_not_matter():
     same = TABLE.replace("name: ID", "name: id").replace("INTEGER", "integer").replace("[C]", "['\"C\"']")
 
     assert definition_of(same, name="t").marker == definition_of().marker

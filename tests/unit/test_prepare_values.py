@@ -63,7 +63,7 @@ KEY = "{name: ID, type: INTEGER, primary_key: true, generate: {sequence: {start:
         ("back\\slash'", "'back\\\\slash'''"),
     ],
 )
-def test_a_literal_is_one_value_whatever_is_in_it(value, sql):
+def test_a_literal_is_one_value_with_any_content(value, sql):
     assert literal(value) == sql.replace("0.00000010", "0.0000001")
 
 

@@ -1,4 +1,4 @@
-"""Which process holds a lease: only one that certainly ran here, and certainly has ended, is gone."""
+"""Which process holds a lease: it has ended only if it certainly ran here, and certainly ended."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def runner_of(pid: int, mark: str) -> str:
     return f"build-7-{pid}-{mark}{'0' * 8}"
 
 
-def test_a_process_is_gone_once_it_has_been_killed(child):
+def test_a_process_has_ended_once_it_was_killed(child):
     mark = process_mark(child.pid)
     owner, runner = owner_of(child.pid, mark), runner_of(child.pid, mark)
     before = has_ended(child.pid, mark), run_leases.is_owner_dead(owner), pool_workers.is_gone(runner)
 
     child.kill()
-    wait_until(lambda: not is_running(child.pid), "it has ended, and nobody has noticed yet")
+    wait_until(lambda: not is_running(child.pid), "it has ended, and was not reaped yet")
     unnoticed = has_ended(child.pid, mark)
     child.wait()
 
@@ -56,7 +56,7 @@ def test_a_process_is_gone_once_it_has_been_killed(child):
 
 def test_the_next_process_with_the_same_id_is_another_one():
     mine = process_mark(os.getpid())
-    before = f"{int(mine, 16) - 1:0{MARK_LENGTH}x}"  # as if it had started a tick earlier
+    before = f"{int(mine, 16) - 1:0{MARK_LENGTH}x}"  # as after a start one tick earlier
 
     assert not has_ended(os.getpid(), mine)
     assert has_ended(os.getpid(), before)
@@ -83,7 +83,7 @@ def test_of_another_machine_or_container_nothing_is_known(child, monkeypatch, ch
     assert not run_leases.is_owner_dead(owner_of(child.pid, f"{elsewhere}{mark[len(elsewhere) :]}"))
 
 
-def test_where_nothing_can_be_known_nobody_is_gone(child, monkeypatch):
+def test_where_nothing_can_be_known_no_process_counts_as_ended(child, monkeypatch):
     mark = process_mark(child.pid)
     child.kill()
     child.wait()
@@ -97,7 +97,7 @@ def test_where_nothing_can_be_known_nobody_is_gone(child, monkeypatch):
 @pytest.mark.parametrize(
     "owner", ["", "x", "host:pid:token", "host:12:", f"host:{10**30}:{'0' * 30}", ":::", "a b:1:c"]
 )
-def test_an_owner_that_makes_no_sense_is_not_gone(owner):
+def test_an_invalid_owner_does_not_count_as_ended(owner):
     assert not run_leases.is_owner_dead(owner)
     assert not pool_workers.is_gone(owner)
 

@@ -84,14 +84,14 @@ def test_the_hint_for_an_unknown_name_names_the_file_that_is_read(home):
     assert "SNOWFLAKE_CONNECTIONS" in in_variable.value.remedy
 
 
-def test_a_default_that_does_not_exist_says_where_it_was_set(home):
+def test_a_default_that_does_not_exist_is_reported_with_its_source(home):
     config = home.write("config.toml", 'default_connection_name = "gone"\n')
 
     with pytest.raises(ConfigurationError, match=f"'gone'.*from {config}"):
         home.find()
 
 
-def test_no_connection_at_all_says_how_to_choose_one(home):
+def test_without_any_connection_there_is_a_hint_how_to_choose_one(home):
     with pytest.raises(ConfigurationError) as caught:
         home.find()
 
@@ -113,7 +113,7 @@ def test_without_a_default_the_hint_names_the_embedded_server_too(home):
 # --- which value -----------------------------------------------------------------------------------------------------
 
 
-def test_each_field_comes_from_the_strongest_source_and_says_so(home):
+def test_each_field_comes_from_the_strongest_source_and_names_it(home):
     file = home.write("connections.toml", section("dev", role="FILE_ROLE", schema="FILE_SCHEMA"))
     variables = {
         "SNOWFLAKE_CONNECTIONS_DEV_ROLE": "SPECIFIC_ROLE",
@@ -252,7 +252,7 @@ def test_without_the_folder_it_is_the_platforms_place(tmp_path, platform, enviro
 
 
 def test_the_driver_agrees_about_the_folder(tmp_path):
-    """The places are the driver's; asked in a process of its own, because it decides at import."""
+    """The paths are the driver's; a separate process is asked, because the driver decides at import."""
     import subprocess
     import sys
 
@@ -294,7 +294,7 @@ def test_a_file_that_others_can_read_is_warned_about(home, mode):
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_a_private_file_is_taken_without_a_word(home, mode):
+def test_a_private_file_is_used_without_a_warning(home, mode):
     home.write("connections.toml", section("dev"), mode)
 
     assert home.find("dev").warnings == ()
@@ -320,7 +320,7 @@ def test_the_chmod_line_survives_a_path_with_blanks(tmp_path):
     assert caught.value.remedy.endswith(f"'{spaced.folder / 'connections.toml'}'")
 
 
-# --- what the files say ----------------------------------------------------------------------------------------------
+# --- the content of the files ----------------------------------------------------------------------------------------
 
 
 def test_broken_toml_is_located_without_showing_the_line(home):

@@ -1,4 +1,4 @@
-"""What cannot work is told, and no secret of a connection is ever shown."""
+"""Impossible settings are reported, and no secret of a connection is ever shown."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.unit.profile_builders import NOWHERE, PASSWORD, section
         ({"authenticator": "https://x.okta.com", "password": ""}, "password is missing"),
     ],
 )
-def test_what_cannot_work_is_refused_before_connecting(home, values, what):
+def test_impossible_settings_are_rejected_before_connecting(home, values, what):
     home.write("connections.toml", section("dev", **values))
 
     with pytest.raises(ConfigurationError, match=what) as caught:
@@ -101,7 +101,7 @@ def test_loopback_is_decided_by_the_text_alone(host, expected):
 # --- the embedded server and the container ---------------------------------------------------------------------------
 
 
-def test_the_embedded_server_is_found_by_its_address_whatever_the_files_say(home):
+def test_the_embedded_server_is_found_by_its_address_with_any_files(home):
     home.write("connections.toml", "not toml at all", 0o666)
 
     profile = home.find("embedded", LOADGEN_EMBEDDED_ADDRESS="127.0.0.1:8085")
@@ -117,7 +117,7 @@ def test_the_embedded_server_is_found_by_its_address_whatever_the_files_say(home
     assert profile.is_embedded
 
 
-def test_without_an_embedded_server_the_error_says_how_to_start_one(home):
+def test_without_an_embedded_server_there_is_a_hint_how_to_start_one(home):
     with pytest.raises(ConfigurationError) as caught:
         home.find("embedded")
 
@@ -252,7 +252,7 @@ def test_a_private_key_is_read_from_a_file_or_a_variable(home, keys, kind, place
 
 
 @pytest.mark.parametrize("passphrase", [None, "wrong-planted-phrase"])
-def test_an_encrypted_key_without_the_right_passphrase_says_so(home, keys, passphrase):
+def test_an_encrypted_key_without_the_right_passphrase_is_reported(home, keys, passphrase):
     path = home.path / "key.p8"
     path.write_text(keys["encrypted"])
     path.chmod(0o600)

@@ -172,7 +172,7 @@ def test_plain_numbers_are_bound_as_numbers():
 # --- texts -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_structure_stays():
+def test_structural_literals_are_unchanged():
     sql = (
         "SELECT TO_CHAR(d, 'YYYY-MM'), DATE_TRUNC('month', b), DATEADD(day, -7000, c), INTERVAL '3 days', x:a.b,"
         " g['k'], ROUND(y, 2), CAST(z AS NUMBER(38, 10)) FROM t SAMPLE (10) WHERE f = ? GROUP BY 1 ORDER BY 2"
@@ -264,7 +264,7 @@ def test_names_are_hidden_when_asked_for():
         ("", LeftOutReason.UNPARSED),
     ],
 )
-def test_what_cannot_be_cleaned_is_left_out_with_its_reason(sql, reason):
+def test_statements_that_cannot_be_cleaned_are_left_out_with_the_reason(sql, reason):
     with pytest.raises(StatementLeftOut) as caught:
         cleaner().clean(sql)
 
@@ -335,7 +335,7 @@ def planted(random_: random.Random, number: bool) -> str:
     return "S" + "".join(random_.choices(alphabet, k=11)) + "".join(random_.choices(string.ascii_letters, k=6))
 
 
-def test_a_thousand_planted_secrets_are_gone_and_every_text_parses():
+def test_a_thousand_planted_secrets_are_removed_and_every_text_parses():
     random_ = random.Random(20)
     secrets: list[str] = []
     made: list[str] = []
@@ -384,7 +384,7 @@ def test_the_cut_that_every_text_gets_finds_the_literals_of_the_one_that_is_pars
     again = "".join(piece.text if piece.kind not in LITERALS else _ANOTHER[piece.kind] for piece in pieces)
     if [piece.kind if piece.kind in LITERALS else piece for piece in pieces_of(again)] == rest and text.isascii():
         assert cut(again)[0] == cut("".join(piece.text for piece in pieces))[0]  # the key is of everything else
-    assert cut(f"{text}\nx")[0] != key  # on a line of its own: the text may end with a comment
+    assert cut(f"{text}\nx")[0] != key  # on a separate line: the text may end with a comment
 
 
 _ANOTHER = {"string": "'another'", "raw": "$$another$$", "number": "77"}

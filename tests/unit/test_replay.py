@@ -112,7 +112,7 @@ def test_rare_templates_are_measured_together(tmp_path):
     assert names[-1] == "other_reads"
 
 
-def test_the_plan_says_what_is_sent(tmp_path):
+def test_the_plan_shows_what_is_sent(tmp_path):
     recorded(tmp_path)
 
     text = plan_text(plan(loaded(tmp_path), cores=2))
@@ -358,7 +358,7 @@ def test_a_damaged_capture_is_refused_before_the_run(tmp_path):
         deal_replay(scenario, tmp_path)
 
 
-def test_another_capture_in_its_place_is_noticed(tmp_path):
+def test_a_replaced_capture_is_detected(tmp_path):
     recorded(tmp_path)
     scenario = with_workers(loaded(tmp_path).scenario, cores=2)
     for path in (tmp_path / "captured").iterdir():

@@ -261,7 +261,7 @@ def test_a_file_that_is_no_capture_is_refused(tmp_path, content):
     assert "cannot be read" in refused(tmp_path, "users: 3")
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     recorded(tmp_path)
     (tmp_path / "captured" / "statements.jsonl.gz").unlink()
 
@@ -351,7 +351,7 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path, c
         ("9" * 5_000, "2026-11-15 02:00:00", "5", "SESSION_ID is '999"),
     ],
 )
-def test_rows_that_cannot_be_are_told_with_their_line(tmp_path, capsys, session, start, elapsed, told):
+def test_invalid_rows_are_reported_with_their_line(tmp_path, capsys, session, start, elapsed, told):
     file = tmp_path / "history.csv"
     file.write_text(
         f"QUERY_TEXT,SESSION_ID,START_TIME,TOTAL_ELAPSED_TIME\nSELECT 1,1,2026-11-15 02:00:00,5\n"

@@ -137,7 +137,7 @@ def test_workers_add_up_and_a_missing_one_is_not_hidden(one, other):
     assert all_replayed([one, None]) is all_replayed([]) is None
 
 
-def test_the_capture_says_how_many_rows_a_statement_had(tmp_path):
+def test_the_capture_contains_the_number_of_rows_of_a_statement(tmp_path):
     rows = [row("SELECT a FROM t WHERE b = 5", n, rows=n) for n in range(4)] + [row("SELECT a FROM t WHERE b = 6", 5)]
     recorded(tmp_path, rows)
 
@@ -179,7 +179,7 @@ def test_without_recorded_rows_none_are_shown():
     assert "recorded rows" not in report_html(found)
 
 
-def test_coverage_is_told_by_reason_in_every_report():
+def test_coverage_is_shown_by_reason_in_every_report():
     found = replay_record(None)
 
     assert found.summary["replay"]["coverage"] == {
@@ -210,7 +210,7 @@ def test_a_run_of_an_earlier_version_is_shown_without_coverage():
         assert "Late:" not in report
 
 
-def test_errors_that_the_original_did_not_have_are_told_by_statement():
+def test_errors_that_the_original_did_not_have_are_shown_by_statement():
     made, merged = replay(), merge([[window({"look": tally(MANY, failed=7), "pay": tally(MANY)}, example="a|b <i>")]])
     found = record(NAMES, summary=summary(merged, NAMES, replay=made, open_loop=True), merged=merged)
 

@@ -184,7 +184,7 @@ def test_an_interrupt_ends_the_reading_of_a_capture(tmp_path):
         deal_replay(scenario, tmp_path, stop)
 
 
-def test_a_missing_parser_is_told(tmp_path, monkeypatch):
+def test_a_missing_parser_is_reported(tmp_path, monkeypatch):
     recorded(tmp_path)
     scenario = with_workers(loaded(tmp_path).scenario, cores=2)
     monkeypatch.delitem(sys.modules, "loadgen.capture.statement_text")

@@ -1,4 +1,4 @@
-"""Delivered load: whatever is missing is named, nothing else is, and no surplus hides it."""
+"""Delivered load: everything that is missing is reported, nothing else is, and no surplus compensates it."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def test_a_delivered_load_that_is_not_known_is_not_enough() -> None:
     assert shortfalls(None) == ["it is not known how much of the planned load was delivered"]
 
 
-def test_a_run_that_is_short_of_load_says_how_much_and_who() -> None:
+def test_a_run_with_too_little_load_reports_how_much_and_which_worker() -> None:
     assert shortfalls(closed((240_000, 240_000), (240_000, 24_000))) == [
         "delivered load was 55.0 % (264.0 of 480.0 connection-seconds) of the plan",
         "worker-1 delivered 10.0 % (24.0 of 240.0 connection-seconds) of its part",
     ]
 
 
-def test_what_is_known_of_the_reason_is_said() -> None:
+def test_known_reasons_are_reported() -> None:
     short = closed((100_000, 98_999))
 
     (said,) = shortfalls(Delivered(portions=short.portions, because="3 logins were refused"))
@@ -149,7 +149,7 @@ def test_a_run_is_valid_exactly_when_run_windows_and_workers_have_enough(
 # --- against the plan ------------------------------------------------------------------------------------------------
 
 
-def test_the_plan_is_the_runs_and_not_what_a_worker_lived_to_tell() -> None:
+def test_the_plan_is_the_runs_and_not_what_a_worker_reported_before_its_end() -> None:
     windows = {"worker-0": [measured(60_000, 60_000)], "worker-1": [measured(6_000, 6_000)], "worker-2": []}
     planned: dict[Key, int] = {(f"worker-{number}", None): 60_000 for number in range(3)}
 
@@ -159,7 +159,7 @@ def test_the_plan_is_the_runs_and_not_what_a_worker_lived_to_tell() -> None:
 
 
 def test_a_surplus_hides_no_deficit() -> None:
-    longer = {"worker-0": [measured(70_000, 65_000)]}  # it heard of the end late
+    longer = {"worker-0": [measured(70_000, 65_000)]}  # it read the end late
 
     found = delivered_connections(longer, {("worker-0", None): 60_000})
 
@@ -252,7 +252,7 @@ def test_arrivals_that_were_sent_are_delivered_however_they_ended() -> None:
     assert delivered_arrivals({"w": [done]}, {("w", None): 100})["w", None] == Portion(planned=100)
 
 
-def test_arrivals_that_nobody_sent_are_missing_and_those_that_found_all_busy_are_overload() -> None:
+def test_arrivals_that_were_never_sent_are_missing_and_those_that_found_all_busy_are_overload() -> None:
     skipped = window({"s": tally((1.0,) * 90, skipped=10)})
     overloaded = window({"s": tally((1.0,) * 90, skipped=10, unsent_ms=(50.0,) * 7)})
 
@@ -288,7 +288,7 @@ load:
         ("[avg < 1s]", [0, 0]),
         ("[stage 1.p95 < 200ms]", [0, 40]),  # the overload of another stage
         ("[stage 1.p95 < 200ms, peak.p50 < 1s]", [0, 0]),
-        ("[pay.p95 < 200ms]", [20, 20]),  # says nothing of `look`
+        ("[pay.p95 < 200ms]", [20, 20]),  # without the statement `look`
         ("[pay.p95 < 200ms, look.p99 < 1s]", [0, 0]),
         ("[{check: p95 < 200ms, window: 5s}]", [0, 0]),
         ("[{check: p95 < 200ms, window: 5s, after: 10s}]", [30, 40]),  # not from the beginning
@@ -331,7 +331,7 @@ def test_what_waited_for_a_connection_in_vain_took_at_least_as_long_as_it_waited
 
     assert check_threshold(parse_threshold("p50 < 50ms"), found).passed
     late = check_threshold(parse_threshold("p95 < 1s"), found)
-    assert not late.passed, "at least half a second, and nobody knows how much more"
+    assert not late.passed, "at least half a second, and how much more is unknown"
     assert late.value == pytest.approx(500.0, rel=0.02)
     assert check_threshold(parse_threshold("p95 > 400ms"), found).passed
 

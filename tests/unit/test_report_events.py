@@ -1,4 +1,4 @@
-"""What happened in a run, as the tables tell it: events on the time axis, and when stages began."""
+"""Events of a run in the tables: their place on the time axis, and when stages began."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_names_of_stages_are_those_of_the_result_and_for_the_rest_those_of_the_s
     assert stage_names({}, None) == {}
 
 
-def test_what_was_announced_for_a_moment_after_stop_never_happened() -> None:
+def test_events_announced_for_a_time_after_stop_are_left_out() -> None:
     stop = said(8.0, Stop(reason="cancelled", drain_timeout_s=20.0))
     assert [event.label for event in events_of([stage(4.0, 1), stage(12.0, 2), stop], (), {}, START)] == [
         "stage 1",
@@ -168,7 +168,7 @@ def test_refused_logins_and_lost_connections_are_events_with_their_errors() -> N
     ]
 
 
-def test_what_came_a_moment_before_the_start_is_at_the_start() -> None:
+def test_events_shortly_before_the_start_are_at_the_start() -> None:
     (event,) = events_of([said(-0.2, Start(expected_workers=1))], (), {}, START)
     assert (event.at_s, event.text) == (0.0, "START: 1 worker")
 

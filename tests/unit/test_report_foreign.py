@@ -37,7 +37,7 @@ def test_what_cannot_be_seen_is_made_visible(text: str, shown: str) -> None:
     assert printable(text, formatting.BLOCK_MAX, multiline=True) == shown
 
 
-def test_a_megabyte_is_cut_and_says_so() -> None:
+def test_a_megabyte_is_cut_and_marked() -> None:
     shown = printable("x" * 1_000_000, 100)
     assert shown == "x" * 99 + "…"
 
@@ -76,7 +76,7 @@ def test_markdown_never_leaves_its_cell_or_its_code(text: str) -> None:
     assert read == printable(text, formatting.LINE_MAX).strip()
 
 
-def test_markdown_mentions_nobody_outside_code() -> None:
+def test_markdown_has_no_mentions_outside_code() -> None:
     assert formatting.markdown("@somebody") == "`@somebody`"
     assert formatting.markdown("@somebody | `x`").startswith("<code>&#64;somebody")
     assert formatting.markdown("  ") == "–"

@@ -1,4 +1,4 @@
-"""report.html: true to summary.json, harmless whatever it is told, small, and whole."""
+"""report.html: the numbers of summary.json, harmless with any text, small, and complete."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_percentile_lies_between_its_bounds() -> None:
     assert f"{formatting.ms(bounds.low_ns / 1e6)} … {formatting.ms(bounds.high_ns / 1e6)}" in page(run).words
 
 
-def test_what_is_missing_is_said_and_not_drawn() -> None:
+def test_missing_values_are_reported_and_not_drawn() -> None:
     run = record(seconds=(), merged=None, merged_missing="a worker died", polls=(), scenario=None, started=None)
     words = page(run).words
     assert "No seconds of this run are stored." in words
@@ -222,7 +222,7 @@ def test_reports_of_an_earlier_version_have_no_stages_and_no_statements_of_error
     assert "– CHECK – 1 0 rows" in page(record(summary=earlier, point_times={})).words
 
 
-def test_what_the_load_generator_ran_on_is_written_in_words() -> None:
+def test_the_context_of_a_run_is_described_in_words() -> None:
     words = page(full()).words
     assert "shared warehouse no" in words
     assert "shared_warehouse" not in words

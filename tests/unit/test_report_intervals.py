@@ -67,7 +67,7 @@ def test_a_second_that_was_measured_in_part_has_no_rate() -> None:
     assert merged[2].counts.succeeded == 200  # what was counted stays
 
 
-def test_what_follows_the_last_statement_is_left_out() -> None:
+def test_seconds_after_the_last_statement_are_left_out() -> None:
     idle = [worker_second(at, ms=(), statements={}, executing=0) for at in (4.5, 5.5)]
     merged = merge_seconds(START, [worker_second(2.5), worker_second(3.5), *idle])
     assert [second.at_s for second in merged] == [2, 3]
@@ -103,7 +103,7 @@ def test_times_by_statement_are_summed_up_for_each_point_of_a_chart_and_phase() 
 
 
 def measured(*counts: int, first: int = 0, phase: str = "MEASUREMENT") -> list[WorkerSecond]:
-    """Seconds with so many samples of 10 ms, 20 ms and so on in them."""
+    """Seconds with these numbers of samples of 10 ms, 20 ms and further."""
     return [
         worker_second(at + 1.02, ms=tuple(10.0 * (number + 1) for number in range(count)), phase=phase)
         for at, count in enumerate(counts, start=first)
@@ -147,7 +147,7 @@ def test_there_is_one_row_per_second_with_the_columns_that_were_promised() -> No
     assert (row["look succeeded"], row["look failed"]) == ("100", "4")
 
 
-def test_what_is_not_known_is_an_empty_cell() -> None:
+def test_unknown_values_are_empty_cells() -> None:
     written = rows(intervals_csv(record(length=12)))
     assert written[0]["qps"] == ""
     assert written[5]["lag_p99_ms"] == ""

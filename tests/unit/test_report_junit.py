@@ -1,4 +1,4 @@
-"""junit.xml: what a dashboard counts is what the verdict says."""
+"""junit.xml: its counts agree with the verdict."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_every_way_to_end_is_counted(facts: dict[str, Any], expected: tuple[int,
     assert counts(suite(**facts)) == expected
 
 
-def test_a_missed_threshold_says_what_was_measured() -> None:
+def test_a_missed_threshold_shows_the_measured_value() -> None:
     (failure,) = suite(checked=(MET, MISSED)).iter("failure")
     assert failure.get("message") == "measured 29.50 ms"
 
@@ -60,18 +60,18 @@ def test_a_threshold_with_a_window_is_named_with_it() -> None:
     assert [failure.get("message") for failure in found.iter("failure")] == ["worst 230.2 ms"]
 
 
-def test_an_undecided_threshold_does_not_say_that_something_was_measured() -> None:
+def test_an_undecided_threshold_shows_no_measured_value() -> None:
     few = Checked(check="p99 < 10ms", value=None, passed=False, undecided=True, too_few="why")
 
     assert [failure.get("message") for failure in suite(checked=(few,)).iter("failure")] == ["too few samples"]
 
 
-def test_a_threshold_without_a_value_fails_and_says_so() -> None:
+def test_a_threshold_without_a_value_fails_with_a_message() -> None:
     (failure,) = suite(checked=(Checked(check="p99 < 1s", value=None, passed=False),)).iter("failure")
     assert failure.get("message") == "no samples"
 
 
-def test_it_is_valid_xml_whatever_the_texts_are() -> None:
+def test_it_is_valid_xml_with_any_texts() -> None:
     text = junit_xml(hostile())
     root = ElementTree.fromstring(text)
     names = [case.get("name") for case in root.iter("testcase")]

@@ -1,4 +1,4 @@
-"""report.md: a comment that says everything important, and stays one."""
+"""report.md: a comment with everything important, and always well-formed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_stages_and_the_statements_of_errors_are_there() -> None:
     assert "| 2 | `look` | `SNOWFLAKE_ERROR` | 100051 | `it failed` |" in text
 
 
-def test_every_table_keeps_its_shape_whatever_the_texts_are() -> None:
+def test_every_table_keeps_its_shape_with_any_texts() -> None:
     for text in (report_markdown(hostile()), report_markdown(record())):
         blocks = [block.splitlines() for block in text.split("\n\n")]
         for block in blocks:

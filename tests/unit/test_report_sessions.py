@@ -71,7 +71,7 @@ def shown(**facts: Any) -> tuple[str, str, str]:
     return summary_text(run.summary), report_markdown(run), report_html(run)
 
 
-def test_every_report_says_how_many_there_were() -> None:
+def test_every_report_shows_the_number_of_sessions() -> None:
     text, markdown, html = shown(sessions=COUNTS)
 
     assert "user sessions: 1,234 created, 34 expired, 1,200 current" in text

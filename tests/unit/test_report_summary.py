@@ -260,7 +260,7 @@ def test_a_threshold_has_the_length_of_its_window_if_it_has_one() -> None:
     ]
 
 
-def test_totals_add_up_and_kinds_are_told_apart() -> None:
+def test_totals_add_up_and_kinds_are_separate() -> None:
     totals = summarize(facts())["totals"]
     assert totals["scheduled"] == totals["skipped"] + totals["succeeded"] + totals["failed"] + totals["cancelled"]
     assert (totals["reads"], totals["writes"]) == (2_000, 2_004)
@@ -309,7 +309,7 @@ def test_percentiles_among_cancelled_statements_are_marked_as_lower_bounds(
     assert summary["totals"]["cancelled"] == 60
 
 
-def test_what_no_worker_said_is_null_and_not_zero() -> None:
+def test_values_that_no_worker_reported_are_null_and_not_zero() -> None:
     client = summarize(facts(client=ClientHealth()))["client"]
     assert client.pop("connections") is not None
     assert client.pop("saturated") is False
@@ -331,7 +331,7 @@ def test_errors_are_listed_most_frequent_first_each_with_its_statement() -> None
     assert errors == [{"statement": "pay", "count": 4, **kind}, {"statement": "look", "count": 3, **kind}]
 
 
-def test_a_stage_has_the_numbers_of_its_own_windows() -> None:
+def test_a_stage_has_the_numbers_of_its_windows() -> None:
     first, second = summarize(facts())["stages"]
     assert (first["name"], first["connections"], first["rate"]) == ("stage 1", 8, None)
     assert (first["starts_s"], first["measured_seconds"], first["qps"], first["error_rate"]) == (10.0, 20.0, 100.0, 0.0)
@@ -340,11 +340,11 @@ def test_a_stage_has_the_numbers_of_its_own_windows() -> None:
     assert second["latency_ms"] == first["latency_ms"]  # the same samples, and no word of the other stage
 
 
-def test_a_run_without_stages_says_so() -> None:
+def test_a_run_without_stages_has_an_empty_list() -> None:
     assert summarize(facts(stages=()))["stages"] == []
 
 
-def test_an_invalid_run_says_why() -> None:
+def test_an_invalid_run_has_a_reason() -> None:
     summary = summarize(facts(invalid=("too few samples",)))
     assert summary["validity"] == {"valid": False, "reasons": ["too few samples"]}
     assert (summary["verdict"], summary["exit_code"]) == ("invalid", 5)
@@ -369,7 +369,7 @@ def test_verdict_and_exit_code_of_a_run_that_a_signal_stopped_agree(
         assert summary["exit_reason"] == f"stopped by {name} after the measurement (the plan is done)"
 
 
-def test_rows_that_are_not_stored_are_told_until_they_are() -> None:
+def test_unstored_rows_are_reported_until_they_are_stored() -> None:
     unstored = {"worker-1": {"window": 1, "execution": 2_000}, "worker-0": {"log_line": 2}}
     known = facts(unstored=unstored, environment={"cores": 2, "warnings": ["one"]})
     summary = summarize(known)

@@ -47,7 +47,7 @@ def drawn(**more: object) -> ElementTree.Element:
     return ElementTree.fromstring(svg(chart(**more)))
 
 
-def test_it_tells_those_who_cannot_see_it_what_it_shows() -> None:
+def test_it_has_a_description_for_readers_who_cannot_see_it() -> None:
     picture = drawn()
     assert picture.get("role") == "img"
     labels = (picture.get("aria-labelledby") or "").split()
@@ -64,7 +64,7 @@ def test_a_line_is_where_its_values_are() -> None:
     assert places[1][1] == (places[0][1] + places[2][1]) / 2
 
 
-def test_what_is_not_known_is_a_gap_and_not_a_zero() -> None:
+def test_unknown_values_are_gaps_and_not_zeros() -> None:
     points = ((0.0, 1.0), (1.0, 2.0), (2.0, None), (3.0, 4.0), (4.0, 5.0), (5.0, None), (6.0, 7.0))
     picture = drawn(lines=(ChartLine(name="a", css="s1", points=points),))
     assert len([path for path in picture.iter("path") if path.get("class") == "line s1"]) == 2
@@ -86,7 +86,7 @@ def test_a_limit_is_a_line_at_its_value_with_its_words() -> None:
     assert float(label.get("y") or 0) < chart().py(50.0)
 
 
-def test_a_limit_beyond_the_axis_is_told_and_not_drawn() -> None:
+def test_a_limit_beyond_the_axis_is_named_and_not_drawn() -> None:
     picture = drawn(limits=(ChartLimit(value=5_000.0, label="far"), ChartLimit(value=6_000.0, label="further")))
     assert not [line for line in picture.iter("line") if "limit" in (line.get("class") or "")]
     labels = [text for text in picture.iter("text") if (text.text or "").startswith("↑ ")]
@@ -136,7 +136,7 @@ def labels_of(marks: tuple[ChartMarker, ...], lanes: int) -> list[tuple[str | No
     ]
 
 
-def test_labels_of_marks_do_not_lie_on_each_other_and_every_mark_says_what_it_is() -> None:
+def test_labels_of_marks_do_not_overlap_and_every_mark_has_a_title() -> None:
     marks = tuple(ChartMarker(at=at, label=f"event {at}", title=f"told {at}") for at in (1.0, 1.1, 1.2, 1.3, 6.0))
     assert lanes_for(marks, time_axis(10.0), 960, most=3) == 3
     assert lanes_for(marks[-1:], time_axis(10.0), 960, most=3) == 1

@@ -50,7 +50,7 @@ def text(
     return summary_text(summary, where)
 
 
-def test_what_it_says() -> None:
+def test_the_content_of_the_text() -> None:
     said = text(
         checked=(
             Checked(check="p95 < 50ms", value=10.0, passed=True),
@@ -92,7 +92,7 @@ def test_a_summary_of_an_earlier_version_has_neither_stages_nor_statements_of_er
     assert "  1 × CHECK: 0 rows" in summary_text(summary).splitlines()
 
 
-def test_delivered_load_and_logins_are_told_where_there_is_something_to_tell() -> None:
+def test_delivered_load_and_logins_are_shown_where_something_is_missing() -> None:
     portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=10_000, missing=15)}
     refusal = {"worker_id": "worker-0", "at": "…", "second": 12.5, "code": 390_144, "text": f"no {HOSTILE}"}
     quiet = {**LoginCounts(opened=8).counts(), "last_refused": []}
@@ -111,7 +111,7 @@ def test_delivered_load_and_logins_are_told_where_there_is_something_to_tell() -
     assert "\x1b" not in said[7]
 
 
-def test_arrivals_that_found_every_connection_busy_are_told() -> None:
+def test_arrivals_that_found_every_connection_busy_are_shown() -> None:
     portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, overload=250)}
 
     said = text(delivered=Delivered(portions=portions, open_loop=True)).splitlines()
@@ -119,7 +119,7 @@ def test_arrivals_that_found_every_connection_busy_are_told() -> None:
     assert "delivered load 75.0 %; 250 arrivals found all connections busy" in said
 
 
-def test_what_was_noticed_of_the_whole_run_is_told_after_the_verdict() -> None:
+def test_observations_of_the_whole_run_follow_the_verdict() -> None:
     said = text(environment={"warnings": ["the warehouse was shared", HOSTILE]}).splitlines()
 
     assert said[1] == "  warning: the warehouse was shared"
@@ -177,7 +177,7 @@ def test_thresholds_are_in_the_unit_of_their_limit() -> None:
     ]
 
 
-def test_an_open_loop_says_what_was_offered_and_what_became_of_it() -> None:
+def test_an_open_loop_shows_offered_and_delivered_arrivals() -> None:
     counted = tally((10.0,) * 90, failed=5, skipped=15, cancelled_ms=(1.0,) * 10)
     said = text(merged=merged({"look": counted}), open_loop=True).splitlines()
     assert said[2] == "9.0 qps over 10.0 s, 32 connections, 0 workers"
@@ -209,13 +209,13 @@ def test_a_search_shows_its_answer_and_its_steps() -> None:
     ] == [said[start + 2].index("out")] * 3
 
 
-def test_a_search_without_an_answer_says_why() -> None:
+def test_a_search_without_an_answer_has_a_reason() -> None:
     none = FOUND | {"max_concurrency": None, "result": None, "reason": "not even 4 held", "qps": None, "steps": []}
     said = text(find_max=none)
     assert "\n\nfind-max: not even 4 held\n\n" in said
 
 
-def test_long_lists_are_cut_and_say_so() -> None:
+def test_long_lists_are_cut_and_marked() -> None:
     many = {f"s{number}": tally((10.0,)) for number in range(STATEMENTS_MAX + 7)}
     said = text(merged=merged(many)).splitlines()
     assert "7 more statements: see the report" in said
@@ -228,7 +228,7 @@ def test_reasons_of_an_invalid_run_come_right_after_the_verdict() -> None:
     assert said[1:3] == ["  invalid: too few samples", "  invalid: worker lost: worker-1"]
 
 
-def test_what_is_not_known_is_not_made_up() -> None:
+def test_unknown_values_are_dashes_or_left_out() -> None:
     said = text(
         merged=merged({"look": tally((10.0,) * 5)}), client=ClientHealth(cpu_percent_of_core=None, wakeup_p99_ms=None)
     )
@@ -258,7 +258,7 @@ def test_lower_bounds_are_shown_as_such() -> None:
         {"find_max": FOUND | {"steps": [STEP | {"outcome": HOSTILE, "reason": HOSTILE}] * 2}},
     ],
 )
-def test_foreign_text_neither_moves_the_cursor_nor_writes_a_line_of_its_own(known: dict[str, Any]) -> None:
+def test_foreign_text_neither_moves_the_cursor_nor_starts_a_line(known: dict[str, Any]) -> None:
     said = text(**known)
     assert not set(said) & set("\x1b\x07\x00\r\u202e\x9b")
     plain = text(**{key: _harmless(value) for key, value in known.items()})
@@ -358,7 +358,7 @@ def test_a_line_is_cut_between_words_and_goes_on_below_its_text() -> None:
     ]
 
 
-def test_what_is_good_and_bad_has_a_colour() -> None:
+def test_good_and_bad_values_have_a_colour() -> None:
     checked = (
         Checked(check="p95 < 50ms", value=10.0, passed=True),
         Checked(check="p99 < 5ms", value=10.0, passed=False),

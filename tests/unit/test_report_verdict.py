@@ -101,7 +101,7 @@ MEASURED = [
     ("never.p50 < 1h", None, False),
     ("never.qps < 10", None, False),
     ("never.errors < 10", None, False),
-    ("longest_stall < 1s", None, False),  # nobody measured it
+    ("longest_stall < 1s", None, False),  # not measured
 ]
 
 
@@ -132,7 +132,7 @@ def test_lag_is_measured_in_an_open_loop() -> None:
 
 
 def test_at_least_so_much_does_not_pass_an_upper_limit() -> None:
-    """Ten statements were cancelled after 5 ms: p95 is 90 ms or more, and nobody knows how much more."""
+    """Ten statements were cancelled after 5 ms: p95 is at least 90 ms, and its upper bound is unknown."""
     found = merged({"s": tally(tuple(range(1, 91)), cancelled_ms=(5.0,) * 10)})
     below = check_threshold(parse_threshold("p95 < 1s"), found)
     assert below.value is not None
@@ -252,7 +252,7 @@ def open_thresholds(found: MergedWindows, *texts: str) -> list[str]:
 
 
 @pytest.mark.parametrize("text", ["longest_stall < 1s", "longest_stall > 1s"])
-def test_a_threshold_on_stalls_that_no_worker_told_of_is_undecided(text: str) -> None:
+def test_a_threshold_on_stalls_that_no_worker_reported_is_undecided(text: str) -> None:
     threshold = Threshold(check=parse_threshold(text))
     known = merged({"s": tally(HUNDRED)})
 
@@ -266,7 +266,7 @@ def test_a_threshold_on_stalls_that_no_worker_told_of_is_undecided(text: str) ->
     assert (told.value, told.undecided, told.passed) == (1_500.0, False, text == "longest_stall > 1s")
 
 
-def test_a_run_with_too_few_samples_to_decide_is_invalid_and_says_how_many_are_needed() -> None:
+def test_a_run_with_too_few_samples_to_decide_is_invalid_and_states_how_many_are_needed() -> None:
     few = "too few samples for p99 of s: 40, at least 100 are needed to decide s.p99 < 30ms"
 
     assert open_thresholds(FORTY, "s.p99 < 30ms", "p95 < 1s") == [few]
@@ -292,7 +292,7 @@ def test_more_samples_of_the_same_kind_never_turn_a_decision(
 
 
 @given(st.floats(0.1, 1e4), st.sampled_from(["<", "<=", ">", ">=", "=="]))
-def test_a_comparison_is_what_it_says(limit: float, operator: str) -> None:
+def test_a_comparison_evaluates_its_operator(limit: float, operator: str) -> None:
     found = merged({"s": tally((50.0,) * 100)})
     check = parse_threshold(f"max {operator} {limit:.3f}ms")
     expected = {"<": check.limit > 50, "<=": check.limit >= 50, ">": check.limit < 50, ">=": check.limit <= 50}

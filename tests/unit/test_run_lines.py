@@ -43,7 +43,7 @@ def test_a_line_has_everything_in_one_order():
     assert "step 5: 35 connections" in status_line(FIND_MAX, NOW_S)
 
 
-def test_a_line_without_a_rate_says_none():
+def test_a_line_without_a_rate_shows_none():
     assert MEASUREMENT.recent is not None
     line = status_line(replace(MEASUREMENT, recent=replace(MEASUREMENT.recent, qps=None)), NOW_S)
 
@@ -51,7 +51,7 @@ def test_a_line_without_a_rate_says_none():
     assert "/s" not in line
 
 
-def test_before_the_run_a_line_says_what_is_done():
+def test_before_the_run_a_line_shows_the_current_step():
     preparing = replace(
         WARMUP,
         status="",
@@ -66,7 +66,7 @@ def test_before_the_run_a_line_says_what_is_done():
     )
 
 
-def test_no_ten_seconds_pass_without_a_line_and_none_is_said_in_between(clock, capsys):
+def test_a_line_is_printed_every_ten_seconds_and_not_more_often(clock, capsys):
     lines = RunLines(clock, quiet=False)
     silences, silent_s = [], 0.0
 
@@ -82,7 +82,7 @@ def test_no_ten_seconds_pass_without_a_line_and_none_is_said_in_between(clock, c
     assert len(silences) == 7
 
 
-def test_a_change_of_phase_and_each_event_is_told_at_once_and_once(clock, capsys):
+def test_a_change_of_phase_and_each_event_is_printed_at_once_and_once(clock, capsys):
     lines = RunLines(clock, quiet=False)
     lines.show(replace(WARMUP, log=()))
     capsys.readouterr()
@@ -170,7 +170,7 @@ def test_the_last_line_of_a_run_is_its_verdict(clock, capsys):
         (WorkerHealth.MISSING, None, WorkerDisplayState.MISSING),
     ],
 )
-def test_what_a_leader_thinks_of_a_worker_comes_before_what_it_said(health, status, state):
+def test_the_leaders_view_of_a_worker_has_priority_over_its_report(health, status, state):
     tick = RunSnapshot(run=run_row(), workers=(view(health, status),), elapsed_s=None, ends_s=None, measures_s=0.0)
 
     (worker,) = display_snapshot(tick, 1.0, MOMENT).workers

@@ -43,7 +43,7 @@ def unfinished(lease_over_ms: int | None, beat_age_ms: int | None, update_age_ms
         (unfinished(None, None, 599_000), "not led yet", None),
     ],
 )
-def test_a_run_that_somebody_may_still_care_for_is_no_orphan(run, said, free_in_s):
+def test_a_run_that_may_still_have_a_leader_is_no_orphan(run, said, free_in_s):
     left = why_not_recoverable(run)
 
     assert left is not None
@@ -70,7 +70,7 @@ def test_the_leader_of_a_run_that_is_left_alone_is_named():
         unfinished(None, None, round(NEVER_LED_S * 1000) + 1),
     ],
 )
-def test_a_run_that_everybody_has_left_is_an_orphan(run):
+def test_a_run_without_any_living_process_is_an_orphan(run):
     assert why_not_recoverable(run) is None
 
 
@@ -90,7 +90,7 @@ def test_a_worker_lives_until_it_ends_or_is_silent_for_too_long(status, age_ms, 
     assert (active_worker([row], 60.0) is not None) == alive
 
 
-def test_of_a_lost_run_only_workers_that_said_so_are_done():
+def test_of_a_lost_run_only_workers_that_reported_it_are_completed():
     done = replace(WORKER, beat=replace(WORKER.beat, status=WorkerStatus.COMPLETED))
 
     assert [worker.health for worker in workers_at_last_heartbeat(RUN, [done])] == [
@@ -136,7 +136,7 @@ START = said(Start(expected_workers=1, lead_ms=2_000), 10.0)
         ([START, said(Stop(reason="user", drain_timeout_s=9.0), 11.0)], 0.0),
     ],
 )
-def test_the_plan_of_a_run_that_is_recovered_ends_where_its_leader_said_so(events, until_s):
+def test_the_plan_of_a_recovered_run_ends_at_the_announced_time(events, until_s):
     assert planned_until_s(events) == until_s
 
 
@@ -150,7 +150,7 @@ def test_a_warehouse_is_known_by_the_name_that_snowflake_knows(named, name):
     assert TargetWarehouse.of_profile(profile) == TargetWarehouse(account="EMBEDDED", name=name)
 
 
-def test_whoever_has_the_warehouse_is_named():
+def test_the_owner_of_the_warehouse_is_named():
     warehouse = TargetWarehouse(account="A", name="W")
     holder = LeaseHolder(epoch=3, owner="build-7:4711:abc nightly load", remaining_ms=10_000)
 

@@ -71,7 +71,7 @@ def accepted(words: list[str]) -> None:
     ],
     ids=" ".join,
 )
-def test_without_a_server_it_is_told_in_text_and_json_with_exit_code_3(words, capsys, monkeypatch):
+def test_an_unreachable_server_is_reported_in_text_and_json_with_exit_code_3(words, capsys, monkeypatch):
     monkeypatch.setenv("LOADGEN_EMBEDDED_ADDRESS", "127.0.0.1:1")
 
     code = main([*words, "-c", "embedded", "--format", "json"])
@@ -127,7 +127,7 @@ def test_a_running_run_as_text():
     )
 
 
-def test_an_ended_run_as_text_has_its_reason_and_nobody_who_leads_it():
+def test_an_ended_run_as_text_has_its_reason_and_no_leader():
     text = as_text(replace(LOOK, run=ENDED, workers=ParsedRows(())))
 
     assert text == (
@@ -138,7 +138,7 @@ def test_an_ended_run_as_text_has_its_reason_and_nobody_who_leads_it():
     )
 
 
-def test_a_run_without_a_leader_says_what_to_do():
+def test_a_run_without_a_leader_has_a_hint():
     assert "no process leads it yet" in as_text(replace(LOOK, holder=None))
     text = as_text(replace(LOOK, holder=replace(HOLDER, remaining_ms=-42_000)))
     assert "no process has led it for 42 s" in text
@@ -270,7 +270,7 @@ def test_a_line_of_the_log_is_safe_to_print():
     ],
     ids=["asked", "ending", "not led", "ended"],
 )
-def test_what_stop_says(asked, said):
+def test_the_output_of_stop(asked, said):
     assert _as_text(asked) == said
     assert _as_json(asked)["asked"] is asked.by_us
 

@@ -55,7 +55,7 @@ def test_a_bad_file_shows_every_problem_and_ends_with_2(files):
     ]
 
 
-def test_json_says_the_same_on_every_exit_code(files):
+def test_json_contains_the_same_on_every_exit_code(files):
     code, text = run(validate, "--format", "json", "good.yaml", "bad.yaml", "gone.yaml")
 
     data = json.loads(text)
@@ -91,7 +91,7 @@ def test_github_annotations_stand_at_their_lines(files):
     assert run(validate, "--format", "github", "good.yaml") == (0, "")
 
 
-def test_set_overrides_and_the_plan_says_so(files):
+def test_set_overrides_values_and_the_plan_shows_it(files):
     code, text = run(validate, "good.yaml", "--plan", "--set", "load.connections=5", "--set", "connection=embedded")
 
     assert code == 0

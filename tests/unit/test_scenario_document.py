@@ -51,7 +51,7 @@ def test_every_value_and_every_key_knows_its_place():
         ("1.2.3", "1.2.3"),
     ],
 )
-def test_unquoted_texts_mean_what_yaml_1_2_says(text, value):
+def test_unquoted_texts_have_their_meaning_in_yaml_1_2(text, value):
     assert resolve(text) == value
     assert type(resolve(text)) is type(value)
 
@@ -99,7 +99,7 @@ def test_reading_goes_on_behind_a_problem():
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "null"])
-def test_an_empty_file_says_how_to_begin(text):
+def test_an_empty_file_has_a_hint_how_to_begin(text):
     assert problems(text) == ["f.yaml: is empty; `loadgen init` writes a scenario to start from"]
 
 
@@ -110,7 +110,7 @@ def test_json_is_yaml_also_for_characters_in_two_halves():
     assert entry.node.value == "😀"
 
 
-def test_a_file_that_cannot_be_read_says_why(tmp_path):
+def test_an_unreadable_file_is_reported_with_the_reason(tmp_path):
     (tmp_path / "latin.yaml").write_bytes(b"version: 1\nname: caf\xe9\n")
     (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbfversion: 1\n")
 

@@ -237,7 +237,7 @@ def test_a_scenario_without_variables_is_kept_as_it_was_written():
 
 @settings(RELAXED, max_examples=30)
 @given(scenario_data())
-def test_whatever_a_scenario_says_it_says_elsewhere(data):
+def test_a_frozen_scenario_means_the_same_in_another_environment(data):
     try:
         loaded = parse_scenario(json.dumps(data), source="f.yaml", environ=ENVIRON)
     except ScenarioProblems:

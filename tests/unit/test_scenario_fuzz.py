@@ -1,6 +1,6 @@
-"""Scenarios nobody would write: each either validates, plans, freezes and can be drawn from, or has problems.
+"""Random scenarios, unusual ones too: each either validates, plans, freezes and can be drawn from, or has problems.
 
-Nothing else may happen.
+There is no third outcome.
 """
 
 import contextlib
@@ -202,7 +202,7 @@ def check_problems(problems: tuple[Problem, ...]) -> None:
 
 
 def read(text: str) -> LoadedScenario | None:
-    """The scenario, or None when it has problems, all of which can be told."""
+    """The scenario, or None when it has problems, all of which can be reported."""
     try:
         loaded = parse_scenario(text, source="fuzz.yaml", environ=ENVIRON)
     except ScenarioProblems as error:

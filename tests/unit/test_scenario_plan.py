@@ -81,7 +81,7 @@ def origins(text=TEXT, overrides=()):
     return {setting.path: (setting.value, setting.origin) for setting in made(text, overrides).settings}
 
 
-def test_the_plan_says_in_plain_words_what_would_happen():
+def test_the_plan_describes_the_run_in_plain_words():
     text = plan_text(made())
 
     assert text.partition("where it comes from\n")[0] + "where it comes from\n" == GOLDEN

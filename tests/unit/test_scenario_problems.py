@@ -88,7 +88,7 @@ def test_the_error_carries_the_problems_and_ends_with_exit_code_2():
     assert "hunter2" not in str(found.value)
     assert "which a scenario must not contain; put it in connections.toml" in redact(
         str(found.value)
-    )  # told, not masked
+    )  # reported, not masked
 
 
 @pytest.mark.parametrize(

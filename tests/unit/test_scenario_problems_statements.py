@@ -195,7 +195,7 @@ def test_elements_behind_one_that_was_wrong_keep_their_places():
     assert found[1].startswith("f.yaml:8:57 workload.statements.0.params.2.uniform.max: is below min")
 
 
-def test_files_of_pools_are_looked_at(tmp_path):
+def test_files_of_pools_are_checked(tmp_path):
     (tmp_path / "regions.csv").write_text("NAME,CODE\nNorth,N\n")
     text = GOOD.format(top="values: {r: {file: regions.csv, column: CODE}}", param="{pool: r}", load="", statement="")
 

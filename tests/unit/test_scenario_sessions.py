@@ -124,7 +124,7 @@ def test_over_quota_is_an_error_of_the_configuration():
         (text(second="{remembered: x, of: {uniform: {sharded: true}}}"), "of.uniform.sharded: needs sharding"),
     ],
 )
-def test_what_cannot_be_is_said_with_its_place(written, words):
+def test_impossible_settings_are_reported_with_their_place(written, words):
     found = problems(written)
 
     assert any(words in problem for problem in found), found

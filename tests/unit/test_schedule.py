@@ -29,7 +29,7 @@ MOVED = {zone: moved_clocks(zone) for zone in ZONES}
 
 
 def debian(case: Case) -> list[datetime]:
-    """Which minutes cron(8) would start a job at: minute by minute, with a clock of its own.
+    """The minutes at which cron(8) would start a job: minute by minute, with a simulated clock.
 
     "Local time changes of less than three hours … only apply to jobs that run at a specific time and jobs that run with
     a granularity greater than one hour": when the clock is moved forward, those jobs of the time that was skipped are
@@ -190,7 +190,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("expression", "zone", "what"), BAD)
-def test_what_says_nothing_is_refused_with_a_remedy(expression, zone, what):
+def test_an_invalid_expression_or_zone_is_rejected_with_a_hint(expression, zone, what):
     with pytest.raises(ScheduleInvalid, match=what) as refused:
         parse_cron(expression, zone)
 

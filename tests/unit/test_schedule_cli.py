@@ -105,7 +105,7 @@ ADD = ["schedule", "add", "nightly", "examples/quickstart.yaml", "--cron", "0 2 
         (["schedule", "print", "--systemd", "--out", "/dev/null/x"], "cannot be written", "another directory"),
     ],
 )
-def test_what_is_wrong_is_told_with_a_hint(words, error, hint, capsys, monkeypatch):
+def test_invalid_input_is_an_error_with_a_hint(words, error, hint, capsys, monkeypatch):
     monkeypatch.chdir(Path(__file__).resolve().parents[2])
 
     code = main(words)
@@ -145,7 +145,7 @@ def test_a_line_for_cron_holds_a_lock_has_a_limit_and_is_silent(capsys):
     ],
 )
 @pytest.mark.parametrize("kind", ["--cron", "--systemd"])
-def test_what_is_printed_says_what_it_costs_a_day(capsys, kind, options, every, cost, word):
+def test_the_output_contains_the_cost_per_day(capsys, kind, options, every, cost, word):
     assert main(["schedule", "print", kind, "-c", "prod", *options]) == 0
 
     printed = " ".join(capsys.readouterr().out.replace("#", "").split())
@@ -181,7 +181,7 @@ def test_units_are_printed_or_written(capsys, tmp_path):
 # --- what is shown ---------------------------------------------------------------------------------------------------
 
 
-def test_the_list_says_when_each_comes_next_and_what_is_wrong():
+def test_the_list_shows_the_next_fire_of_each_and_its_problems():
     off = replace(NIGHTLY, name="off", enabled=False)
 
     lines = table([NIGHTLY, off, BAD], NOW).splitlines()
@@ -192,7 +192,7 @@ def test_the_list_says_when_each_comes_next_and_what_is_wrong():
     assert "\x1b" not in "".join(lines)
 
 
-def test_a_schedule_is_shown_with_what_became_of_its_fires():
+def test_a_schedule_is_shown_with_the_outcome_of_its_fires():
     text = as_text(NIGHTLY, JUDGING, FIRES, NOW)
 
     assert "next         Tue 2026-11-17 02:30:00 Europe/Berlin  (2026-11-17 01:30:00 UTC)" in text
@@ -205,7 +205,7 @@ def test_a_schedule_is_shown_with_what_became_of_its_fires():
     assert "it will not fire" in as_text(BAD, BaselineCheck(), (), NOW)
 
 
-def test_json_says_the_same():
+def test_json_contains_the_same():
     shown = json.loads(json.dumps(as_json(NIGHTLY, JUDGING, FIRES, NOW)))
 
     assert shown["next_fire_at"] == "2026-11-17T01:30:00Z"
@@ -233,7 +233,7 @@ def test_next_fires_are_in_the_zone_and_in_utc():
     assert upcoming_text(replace(NIGHTLY, timezone="UTC"), NOW) == "next Tue 2026-11-17 02:30:00 UTC"
 
 
-def test_what_a_tick_did_is_told():
+def test_the_output_of_a_tick():
     done = SchedulerPass(
         schedules=2,
         fired=(FireResult(schedule="nightly", at=NOW, outcome=FireOutcome.QUEUED, queue_id="orders-7f3a"),),

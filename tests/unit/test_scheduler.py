@@ -1,4 +1,4 @@
-"""What is done about a schedule that is due, and that it is done once, whoever does it and whoever dies over it."""
+"""What is done about a due schedule: it is done once, by any scheduler, and with any scheduler killed."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_long_absence_is_settled_at_once():
     assert fires[0].at == at("2026-05-01 00:00")
 
 
-def test_a_fire_has_a_key_of_its_own():
+def test_a_fire_has_a_unique_key():
     assert fire_key("4711", at("2026-05-01 02:00")) == "schedule:4711:2026-05-01T02:00:00Z"
 
 
@@ -133,7 +133,7 @@ def plain_model(fires: list[datetime], ticks: list[datetime], max_catchup: int) 
     st.integers(0, 3),
     st.lists(pauses, min_size=5, max_size=40),
 )
-def test_a_year_with_downtime_and_clocks_that_jump_is_as_the_policy_says(expression, zone, max_catchup, waits):
+def test_a_year_with_downtime_and_clock_changes_follows_the_policy(expression, zone, max_catchup, waits):
     tables = Tables(naive(NEW_YEAR), {"a": Row(expression, zone, max_catchup, "queue", naive(NEW_YEAR))})
     fires = fires_of_the_year(expression, zone)
     ticks = [max(NEW_YEAR, min(NEXT_YEAR, moment)) for moment in itertools.accumulate(waits, initial=NEW_YEAR)]
@@ -193,7 +193,7 @@ def test_schedulers_that_race_and_die_fire_everything_once(expression, zone, max
     fires = {naive(fire) for fire in fires_of_the_year(expression, zone) if start < fire <= latest}
     runs = tables.runs("a")
     queued = [moment for (_, moment), entry in tables.fires.items() if entry.outcome == "QUEUED"]
-    assert sorted(queued) == runs  # each fire that is said to be queued has a run, and no other has one
+    assert sorted(queued) == runs  # each fire that counts as queued has a run, and no other has one
     assert set(runs) <= fires
     assert "DUE" not in {entry.outcome for entry in tables.fires.values()}
     if overlap is Overlap.QUEUE:
@@ -201,7 +201,7 @@ def test_schedulers_that_race_and_die_fire_everything_once(expression, zone, max
         assert on_time <= set(runs)
 
 
-def test_what_a_dead_scheduler_recorded_is_queued_by_the_next_wherever_it_died():
+def test_a_fire_that_a_killed_scheduler_recorded_is_queued_by_the_next_wherever_it_was_killed():
     for place in range(1, 15):
         tables = nightly_tables()
         died = not tick_or_die(tables, dies_at=place)
@@ -231,7 +231,7 @@ def nightly_tables(overlap: str = "skip", **more: Row) -> Tables:
         Row(None, "UTC", 0, "skip", datetime(2026, 5, 1)),  # type: ignore[arg-type]  # noqa: DTZ001
     ],
 )
-def test_a_bad_schedule_says_why_and_stops_no_other(bad):
+def test_an_invalid_schedule_is_reported_and_stops_no_other(bad):
     tables = nightly_tables(**{"0": bad})  # it comes first
 
     done = fire_due_schedules(Wire(tables).session, retries())
@@ -267,7 +267,7 @@ def test_a_tick_does_so_much_and_the_next_goes_on():
     assert (len(second.fired), second.more) == (250 * 3 - 300 - 150, True)
 
 
-def test_a_loop_ticks_until_it_is_told_to_stop_whatever_happens():
+def test_a_loop_ticks_until_it_is_stopped_whatever_fails():
     tables = nightly_tables()
     clock, stop = FakeClock(), threading.Event()
     moments: list[int] = []
@@ -321,7 +321,7 @@ def test_nothing_is_done_where_nothing_is_due():
     assert wire.statements == 2
 
 
-def test_what_is_settled_is_not_looked_at_again():
+def test_a_settled_fire_is_not_read_again():
     tables = nightly_tables()
     tables.schedules["a"].max_catchup = 2
     tables.now += timedelta(days=5)
@@ -334,7 +334,7 @@ def test_what_is_settled_is_not_looked_at_again():
 
 
 @pytest.mark.parametrize(("cron", "looks"), [("0 2 * * *", 7), ("*/5 * * * *", 13)])
-def test_an_idle_pool_looks_at_the_next_fire_and_once_per_interval(cron: str, looks: int):
+def test_an_idle_pool_polls_at_the_next_fire_and_once_per_interval(cron: str, looks: int):
     """An hour: at its beginning, every ten minutes or five, and never for what others left but once."""
     tables = Tables(naive(NEW_YEAR), {"a": Row(cron, "UTC", 1, "skip", naive(NEW_YEAR))})
     wire, stop, seen = Wire(tables), threading.Event(), list[datetime]()

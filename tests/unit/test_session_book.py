@@ -32,7 +32,7 @@ def figures(book: UserSessionTable) -> tuple[int, int, int]:
     return counts.created, counts.expired, counts.current
 
 
-def test_a_user_keeps_his_session_and_what_it_remembers():
+def test_a_user_keeps_a_session_and_its_remembered_values():
     sessions = book()
 
     first, other, again = use(sessions, 0, 0), use(sessions, 1, 10), use(sessions, 0, 20)
@@ -128,7 +128,7 @@ def test_counts_of_books_add_up():
 
 
 class Machine(RuleBasedStateMachine):
-    """Whatever happens, in whatever order, against a model that knows each living session and its last use."""
+    """Random events in any order, against a model that knows each living session and its last use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class Machine(RuleBasedStateMachine):
         self.busy: UserSession | None = None
 
     def _pass(self) -> None:
-        """What the model expires when somebody looks."""
+        """The sessions that the model expires at the next access."""
         over = [
             user
             for user, used_ns in self.used_ns.items()

@@ -166,7 +166,7 @@ def test_a_control_session_sees_the_newest_rows_and_does_not_wait_for_locks(majo
 
 
 def test_a_control_session_lets_the_driver_repeat_nothing():
-    """A write whose answer was lost must be looked for, not sent again by somebody who does not know what it was."""
+    """A write whose response was lost must be looked up, not repeated by a layer that does not know the statement."""
     on_5 = control_settings(profile(), major=5, tag="c")
     on_4 = control_settings(profile(), major=4, tag="c")
 
@@ -297,7 +297,7 @@ def test_without_a_proxy_the_environment_is_left_alone():
     assert user_environment(environ) == before
 
 
-def test_the_driver_logs_neither_statements_nor_binds_whatever_the_level():
+def test_the_driver_logs_neither_statements_nor_binds_at_any_level():
     limit_driver_logging()
 
     for name in ("snowflake.connector", "snowflake.connector.cursor", "snowflake.connector._core.x"):

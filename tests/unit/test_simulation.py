@@ -1,6 +1,6 @@
-"""The real orchestrators, in simulated worlds where several want to lead a run; and what the simulation notices.
+"""The real orchestrators in simulated worlds where several try to lead a run; and the detection of mutations.
 
-test_simulation_flat, _stages, _rate and _find_max have the verdicts. To see what happened in a world:
+test_simulation_flat, _stages, _rate and _find_max check the verdicts. To print the history of a world:
 `World(seed, "/tmp", contested=True, trace=print).run()`.
 """
 
@@ -17,7 +17,7 @@ from loadgen.metrics.window import WindowRow
 from loadgen.model.event import EventType
 from loadgen.model.run import Phase, RunStatus
 from tests.unit.simulation.histories import history_of, quiet
-from tests.unit.simulation.rules import Broken, Rule, Violation
+from tests.unit.simulation.rules import Mutation, Rule, Violation
 from tests.unit.simulation.scenarios import Kind
 from tests.unit.simulation.tables import Tables
 from tests.unit.simulation.truth import plan_zero_s, surplus
@@ -30,11 +30,11 @@ pytestmark = pytest.mark.simulation
 SEEDS, BLOCK = 150, 50
 CALM, CALM_SEARCHES = 15, 4  # worlds without faults
 CROWDS = 2  # of eight workers
-CALM_LATENCY_S = 0.3  # what a control statement takes in them
+CALM_LATENCY_S = 0.3  # the latency of a control statement in them
 CLOSED_WITHIN_MS = 50
-SEARCHED = 200  # seeds at most, for one that shows what is broken
+SEARCHED = 200  # the most seeds that are tried to detect a mutation
 
-# What must have happened in a block of contested worlds for it to show anything.
+# The minimum of events in a block of contested worlds for its check to be meaningful.
 HAPPENED = (
     "leader killed",
     "leader paused",
@@ -48,70 +48,70 @@ HAPPENED = (
     "gave up",
 )
 
-# What is broken, and what notices.
+# Mutations, and the rules that detect them.
 NOTICED = {
-    Broken.FENCING: {Rule.FENCE},
-    Broken.MARGIN: {Rule.FENCE, Rule.TERMS},
-    Broken.RENEWAL: {Rule.TERMS},
-    Broken.NUMBERS: {Rule.NUMBERS, Rule.ONCE},
-    Broken.MEMORY: {Rule.ONCE},
-    Broken.LIVENESS: {Rule.OUTAGE},
-    Broken.LOSS: {Rule.LOSS},
-    Broken.RECOVERY: {Rule.END},
-    Broken.CONNECTIONS: {Rule.SHORT},
-    Broken.PAUSES: {Rule.SHORT},
-    Broken.OVERLOAD: {Rule.SHORT},
-    Broken.WAITS: {Rule.SHORT},
-    Broken.LIMITS: {Rule.SHORT},
-    Broken.PLAN: {Rule.SHORT},
-    Broken.STRICT: {Rule.WHOLE},
-    Broken.BUSY: {Rule.SHORT},
-    Broken.QUEUE: {Rule.FOUND},
-    Broken.LOG: {Rule.LOG},
-    Broken.ARRIVAL: {Rule.MOMENTS},
-    Broken.MOMENTS: {Rule.MOMENTS},
-    Broken.WARMUP: {Rule.SHORT},
-    Broken.WARMTH: {Rule.SHORT},
-    Broken.STANDSTILL: {Rule.MOMENTS, Rule.SHORT},
+    Mutation.FENCING: {Rule.FENCE},
+    Mutation.MARGIN: {Rule.FENCE, Rule.TERMS},
+    Mutation.RENEWAL: {Rule.TERMS},
+    Mutation.NUMBERS: {Rule.NUMBERS, Rule.ONCE},
+    Mutation.FORGETTING: {Rule.ONCE},
+    Mutation.LIVENESS: {Rule.OUTAGE},
+    Mutation.LOSS: {Rule.LOSS},
+    Mutation.RECOVERY: {Rule.END},
+    Mutation.CONNECTIONS: {Rule.SHORT},
+    Mutation.PAUSES: {Rule.SHORT},
+    Mutation.OVERLOAD: {Rule.SHORT},
+    Mutation.WAITS: {Rule.SHORT},
+    Mutation.LIMITS: {Rule.SHORT},
+    Mutation.PLAN: {Rule.SHORT},
+    Mutation.STRICT: {Rule.WHOLE},
+    Mutation.BUSY: {Rule.SHORT},
+    Mutation.QUEUE: {Rule.FOUND},
+    Mutation.LOG: {Rule.LOG},
+    Mutation.ARRIVAL: {Rule.MOMENTS},
+    Mutation.MOMENTS: {Rule.MOMENTS},
+    Mutation.WARMUP: {Rule.SHORT},
+    Mutation.WARMTH: {Rule.SHORT},
+    Mutation.STANDSTILL: {Rule.MOMENTS, Rule.SHORT},
 }
 OF_LEADERS = {
-    *(Broken.FENCING, Broken.MARGIN, Broken.RENEWAL, Broken.NUMBERS, Broken.MEMORY, Broken.LIVENESS),
+    *(Mutation.FENCING, Mutation.MARGIN, Mutation.RENEWAL, Mutation.NUMBERS, Mutation.FORGETTING, Mutation.LIVENESS),
 }
 KINDS = {
-    **dict.fromkeys((Broken.BUSY, Broken.QUEUE), Kind.FIND_MAX),
-    Broken.OVERLOAD: Kind.RATE,
-    Broken.WARMTH: Kind.FLAT,
+    **dict.fromkeys((Mutation.BUSY, Mutation.QUEUE), Kind.FIND_MAX),
+    Mutation.OVERLOAD: Kind.RATE,
+    Mutation.WARMTH: Kind.FLAT,
 }
-# Seeds that have shown it: the search begins with them. A change of the simulation may need other ones: a search takes
-# up to a minute.
+# Seeds that have detected the mutation: the search begins with them. A change of the simulation may need other ones; a
+# search takes up to a minute.
 SHOWN_BY = {
-    Broken.FENCING: 50,
-    Broken.MARGIN: 344,
-    Broken.RENEWAL: 19,
-    Broken.NUMBERS: 455,
-    Broken.MEMORY: 1,
-    Broken.LIVENESS: 79,
-    Broken.LOSS: 46,
-    Broken.RECOVERY: 1,
-    Broken.CONNECTIONS: 21,
-    Broken.PAUSES: 28,
-    Broken.OVERLOAD: 36,
-    Broken.WAITS: 347,
-    Broken.LIMITS: 21,
-    Broken.PLAN: 270,
-    Broken.STRICT: 1,
-    Broken.BUSY: 0,
-    Broken.QUEUE: 87,
-    Broken.LOG: 45,
-    Broken.MOMENTS: 67,
-    Broken.WARMUP: 629,
-    Broken.WARMTH: 563,
-    Broken.STANDSTILL: 7,
+    Mutation.FENCING: 50,
+    Mutation.MARGIN: 344,
+    Mutation.RENEWAL: 19,
+    Mutation.NUMBERS: 455,
+    Mutation.FORGETTING: 1,
+    Mutation.LIVENESS: 79,
+    Mutation.LOSS: 46,
+    Mutation.RECOVERY: 1,
+    Mutation.CONNECTIONS: 21,
+    Mutation.PAUSES: 28,
+    Mutation.OVERLOAD: 36,
+    Mutation.WAITS: 347,
+    Mutation.LIMITS: 21,
+    Mutation.PLAN: 270,
+    Mutation.STRICT: 1,
+    Mutation.BUSY: 0,
+    Mutation.QUEUE: 87,
+    Mutation.LOG: 45,
+    Mutation.MOMENTS: 67,
+    Mutation.WARMUP: 629,
+    Mutation.WARMTH: 563,
+    Mutation.STANDSTILL: 7,
 }
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
-def test_one_leads_at_a_time_and_every_run_ends(first: int, tmp_path: Path) -> None:
+def test_one_leader_at_a_time_and_every_run_ends(first: int, tmp_path: Path) -> None:
     happened: Counter[str] = Counter()
     for seed in range(first, first + BLOCK):
         history = history_of(seed, tmp_path, contested=True)
@@ -121,18 +121,18 @@ def test_one_leads_at_a_time_and_every_run_ends(first: int, tmp_path: Path) -> N
     assert not [what for what in (*HAPPENED, "third term") if not happened[what]]
 
 
-@pytest.mark.parametrize("broken", Broken, ids=lambda broken: broken.name)
-def test_what_is_broken_is_noticed(broken: Broken, tmp_path: Path) -> None:
-    for seed in (SHOWN_BY.get(broken, 0), *range(SEARCHED)):
-        history = history_of(seed, tmp_path, broken, kind=KINDS.get(broken), contested=broken in OF_LEADERS)
+@pytest.mark.parametrize("mutation", Mutation, ids=lambda mutation: mutation.name)
+def test_every_mutation_is_detected(mutation: Mutation, tmp_path: Path) -> None:
+    for seed in (SHOWN_BY.get(mutation, 0), *range(SEARCHED)):
+        history = history_of(seed, tmp_path, mutation, kind=KINDS.get(mutation), contested=mutation in OF_LEADERS)
         if isinstance(history, Violation):
-            assert history.rule in NOTICED[broken], f"seed {seed}: {history}"
+            assert history.rule in NOTICED[mutation], f"seed {seed}: {history}"
             return
-    pytest.fail(f"{broken}, and nothing showed it in {SEARCHED} histories")
+    pytest.fail(f"{mutation}, and nothing showed it in {SEARCHED} histories")
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_a_run_in_which_nothing_fails_is_valid(kind: Kind, tmp_path: Path) -> None:
+def test_a_run_without_faults_is_valid(kind: Kind, tmp_path: Path) -> None:
     """Apart from verdicts: load that is late because of orchestrator and workers is missing, and would be INVALID."""
     for seed in range(CALM_SEARCHES if kind is Kind.FIND_MAX else CALM):
         history = World(seed, str(tmp_path), kind=kind, calm_latency_s=CALM_LATENCY_S).run()
@@ -189,7 +189,7 @@ STATEMENTS_MAX = {
 
 
 def ticks_of(world: World) -> list[list[str]]:
-    """The statements of each tick of the leader; those before its first one and after its last one are left out."""
+    """The statements of each tick of the leader, without those before its first tick and after its last one."""
     ticks: list[list[str]] = [[]]
     for statement in world.statements:
         if statement == TICK_ENDS:
@@ -221,7 +221,7 @@ def test_a_tick_makes_two_statements_and_few_more_when_it_says_something(
     assert [(what, tick) for what, tick in ticks if len(tick) > STATEMENTS_MAX[what]] == []
 
 
-def test_nothing_is_looked_for_when_writes_succeed(tmp_path: Path) -> None:
+def test_no_look_up_follows_successful_writes(tmp_path: Path) -> None:
     world = World(1, str(tmp_path), kind=Kind.FIND_MAX, calm_latency_s=CALM_LATENCY_S)
     world.run()
 
@@ -233,7 +233,7 @@ def test_nothing_is_looked_for_when_writes_succeed(tmp_path: Path) -> None:
     assert names["find_max_step_history.append"] > 1
 
 
-def test_a_seed_has_one_history(tmp_path: Path) -> None:
+def test_a_seed_has_exactly_one_history(tmp_path: Path) -> None:
     def told(seed: int) -> list[str]:
         lines: list[str] = []
         World(seed, str(tmp_path), trace=lines.append).run()
@@ -243,7 +243,7 @@ def test_a_seed_has_one_history(tmp_path: Path) -> None:
     assert told(1) != told(2)
 
 
-# --- the tables are written twice: here, and in SQL -------------------------------------------------------------------
+# --- the statements exist twice: here, and in SQL --------------------------------------------------------------------
 
 LIVING_TERM = "WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE()"
 GUARDS = {
@@ -284,7 +284,7 @@ OF_OTHERS = {
 
 @pytest.mark.parametrize("name", GUARDS)
 def test_the_simulated_tables_have_the_guards_of_the_real_ones(name: str) -> None:
-    """What changes in SQL has to change in simulation/tables.py."""
+    """A change of the SQL needs the same change in simulation/tables.py."""
     table, verb = name.split(".")
     sql = " ".join(load_queries(table)[verb].sql.split())
     assert all(guard in sql for guard in GUARDS[name])

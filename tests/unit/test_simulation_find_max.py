@@ -1,4 +1,4 @@
-"""Verdict and answer of a search for the maximum, whatever happens: real orchestrators and workers in simulated time,
+"""Verdict and answer of a search for the maximum under random faults: orchestrators and workers in simulated time,
 against a warehouse whose limit is known.
 
 To see what happened with a seed: `World(seed, "/tmp", kind=Kind.FIND_MAX, trace=print).run()`.

@@ -1,4 +1,4 @@
-"""The verdict on a closed loop with one level, whatever happens: the real orchestrator and workers in simulated time.
+"""The verdict on a closed loop with one level under random faults: real orchestrator and workers in simulated time.
 
 To see what happened with a seed: `World(seed, "/tmp", kind=Kind.FLAT, trace=print).run()`.
 """

@@ -1,4 +1,4 @@
-"""The verdict on an open loop, whatever happens: the real orchestrator and workers in simulated time.
+"""The verdict on an open loop under random faults: the real orchestrator and workers in simulated time.
 
 To see what happened with a seed: `World(seed, "/tmp", kind=Kind.RATE, trace=print).run()`.
 """

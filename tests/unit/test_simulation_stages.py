@@ -1,4 +1,4 @@
-"""The verdict on a closed loop with several levels, whatever happens: real orchestrators and workers in simulated time.
+"""The verdict on a closed loop with several levels under random faults: orchestrators and workers in simulated time.
 
 To see what happened with a seed: `World(seed, "/tmp", kind=Kind.STAGES, trace=print).run()`.
 """

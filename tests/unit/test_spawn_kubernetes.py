@@ -119,7 +119,7 @@ def test_one_job_has_a_pod_for_each_worker_and_replaces_none_of_them():
     assert values["LOADGEN_LABELS"] == "node=$(LOADGEN_NODE),pod_uid=$(LOADGEN_POD_UID)"
 
 
-def test_what_the_scenario_says_of_pods_is_in_the_manifest():
+def test_the_settings_of_pods_are_in_the_manifest():
     made = job(
         "service_account: bench, namespace: load, node_selector: {pool: load}, labels: {team: 'on', release: 7},"
         " tolerations: [{key: dedicated, value: load, effect: NoExecute, seconds: 60}, {operator: Exists}],"
@@ -171,7 +171,7 @@ def test_the_text_of_a_manifest_is_read_as_it_was_meant(text):
 # --- where pods find their account -----------------------------------------------------------------------------------
 
 
-def test_pods_are_told_what_the_connection_of_this_machine_says_of_the_target_and_no_secret(environ):
+def test_pods_get_the_connection_of_the_target_and_no_secret(environ):
     asked = scenario()
     place, profile = ControlPlaneLocation.of_scenario(asked), find_profile("prod", environ=environ)
 
@@ -227,7 +227,7 @@ def test_secrets_of_the_scenario_belong_in_the_secret_of_the_pods():
 
 
 def test_a_run_does_not_start_without_the_client_library(monkeypatch):
-    monkeypatch.setitem(sys.modules, "kubernetes", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "kubernetes", None)  # not installed
 
     with pytest.raises(ConfigurationError, match="needs the Python package kubernetes") as refused:
         require_container_settings(scenario(), ControlPlaneLocation(connection="prod"), {})

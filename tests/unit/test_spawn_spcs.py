@@ -120,14 +120,14 @@ def test_a_job_is_named_after_its_run_without_quotes(run_id):
 @example("$$; DROP DATABASE D; $$")
 @example('yes\n"a": {b: #c}\t\\ \x00\x7f\x85\u2028\ufeff😀 ${image} {{x}} ? :name')
 def test_any_text_stays_one_value(text):
-    name = f"B{text[:100]}"  # a key of YAML has at most 1024 characters, and a variable's name never so many
+    name = f"B{text[:100]}"  # a key of YAML has at most 1024 characters, and the name of a variable always fewer
     container = container_of(job(image=text, environment={"A": text, name: "1"}))
 
     assert (container["image"], container["env"]) == (text, {"A": text, name: "1"})
     assert quoted(text).isascii()
 
 
-def test_workers_are_told_everything_but_secrets_and_names_that_only_this_machine_knows(tmp_path, environ):
+def test_workers_get_everything_but_secrets_and_names_that_only_this_machine_knows(tmp_path, environ):
     told = {"LOADGEN_CONNECTION": "prod", "LOADGEN_CONTROL_DATABASE": "LOADGEN", "LOADGEN_PIN": "none"}
 
     made = SpcsJob.of_scenario(scenario(tmp_path), RUN_ID, told, environ)
@@ -229,7 +229,7 @@ def test_what_it_can_reach_is_not(tmp_path, environ, overrides):
         (395000, "Bad value: /db/schema/images/loadgen:1.0", RunFailed, "could not be started: Bad value", "READ on"),
     ],
 )
-def test_a_refused_job_says_what_to_do(code, text, kind, said, hint):
+def test_a_rejected_job_has_a_hint(code, text, kind, said, hint):
     error = ControlFailed(text, Failure(category=ErrorCategory.CONFIGURATION, code=code))
 
     explained = refusal(error, job())
@@ -279,7 +279,7 @@ def test_how_a_container_ended(columns, sentence):
 
 
 def test_a_job_without_containers_yet_has_none():
-    nobody = dict.fromkeys(("instance_id", "container_name", "status", "message", "last_exit_code"))
+    unknown = dict.fromkeys(("instance_id", "container_name", "status", "message", "last_exit_code"))
 
-    assert read_containers([nobody]) == ()
+    assert read_containers([unknown]) == ()
     assert read_containers([row(container_name="another")]) == ()

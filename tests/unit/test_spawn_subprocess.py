@@ -39,7 +39,7 @@ def test_the_command_for_a_worker_elsewhere_survives_any_shell():
     assert all(repr(value) in said for value in odd.values())
 
 
-def test_all_that_somebody_else_must_start_is_told():
+def test_everything_that_users_must_start_is_printed():
     told: list[str] = []
     spawner = ExternalSpawner({"LOADGEN_CONTROL_DATABASE": "L"}, 600.0, told.append)
 
@@ -55,7 +55,7 @@ def test_all_that_somebody_else_must_start_is_told():
     assert spawner.ended() == ()
 
 
-def test_whoever_starts_workers_is_told_which_secrets_they_need():
+def test_users_who_start_workers_are_told_which_secrets_they_need():
     told: list[str] = []
 
     ExternalSpawner({}, 600.0, told.append, ("A_TOKEN", "B_TOKEN")).start((ORDER,))
@@ -83,7 +83,7 @@ def test_uv_is_used_only_where_it_runs_this_very_loadgen(tmp_path):
 
 
 def test_a_worker_that_cannot_start_is_seen_with_its_last_lines(tmp_path):
-    """Its arguments make no sense to it, which it says before it reaches for anything."""
+    """Its arguments are invalid, which it reports before it opens any connection."""
     bad = replace(ORDER, worker_group_id=7)
     spawner = SubprocessSpawner({"PATH": "/nonexistent"} | project_path(), tmp_path)
     spawner.start((bad,))
@@ -132,7 +132,7 @@ def project_path() -> dict[str, Any]:
     return {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
 
 
-def test_a_folder_that_prune_could_not_delete_is_told():
+def test_a_folder_that_prune_could_not_delete_is_reported():
     stuck = AttemptFolder(path=Path("runs/.queue/orders-1.1"), queue_id="orders-1")
     found = PruneCandidates(before=datetime(2026, 11, 15), runs=(), queued=())  # noqa: DTZ001 (as the tables have it: naive UTC)
 

@@ -125,7 +125,8 @@ def test_only_rows_of_hybrid_tables_are_changed():
 
 
 def test_of_every_change_of_a_row_it_is_known_why_it_may_have_waited():
-    """An UPDATE or DELETE that has waited for a row may act on the version it saw: Snowflake does not say."""
+    """An UPDATE or DELETE that has waited for a row may act on the old version of it: Snowflake does not document
+    it."""
     changes = {
         query.name
         for query in CHANGES
@@ -199,7 +200,7 @@ def test_a_read_without_a_key_would_be_found():
     assert not named_keys(select) & KEYS
 
 
-def test_what_is_limited_has_an_order():
+def test_every_limit_has_an_order():
     for name, select in ((query.name, select) for query in CHANGES for select in parsed(query).find_all(exp.Select)):
         off_the_fast_path = select.args.get("limit") and not select.args.get("order")
         assert not off_the_fast_path, f"{name} has a LIMIT alone"

@@ -1,4 +1,4 @@
-"""Who sends the SQL of the control plane: each query one module, and nobody else."""
+"""Which modules send the SQL of the control plane: each query belongs to one module."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def test_every_query_is_used_by_exactly_one_module():
     assert users == Counter({query.name: 1 for query in QUERIES if not query.name.startswith(PRUNING)})
 
 
-def test_modules_of_the_control_plane_have_no_sql_of_their_own():
+def test_modules_of_the_control_plane_contain_no_sql_texts():
     found = [(path.name, text) for path in CONTROL.rglob("*.py") for text in texts(path) if SQL.match(text)]
 
     assert [text for name, text in found if name not in SETS_UP or TOUCHES_ROWS.match(text)] == []
     assert found, "the search finds nothing at all"
 
 
-def test_nobody_else_speaks_to_the_tables():
+def test_no_other_module_accesses_the_tables():
     names = "|".join([*TABLES, "SCHEMA_VERSION"])
     piece = rf"\b(?:FROM|INTO|UPDATE|JOIN|TABLE|EXISTS)\s+\"?(?:{names})\b"
     whole = rf"(?i:\b(?:SELECT\s.*\sFROM|INSERT\s+INTO|UPDATE|DELETE\s+FROM|MERGE\s+INTO)\s+\"?(?:{names})\b)"

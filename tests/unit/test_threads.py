@@ -27,7 +27,7 @@ def panic() -> None:
 
 
 @pytest.mark.parametrize("error", [PanicException("unwrap"), ValueError("unwrap"), SystemExit("unwrap")])
-def test_a_death_is_told_to_the_owner_by_any_exception(error):
+def test_the_end_of_a_thread_by_any_exception_is_reported_to_its_owner(error):
     told: list[ThreadDied] = []
 
     def work() -> None:
@@ -84,7 +84,7 @@ class PanickingSession(ControlSession):
         yield super().open().cursor()
 
 
-def test_a_worker_whose_thread_panics_ends_with_the_code_of_a_bug_and_says_so(capsys):
+def test_a_worker_whose_thread_panics_ends_with_the_code_of_a_bug_and_a_message(capsys):
     place = ControlPlaneLocation(connection="embedded")
     me = WorkerArguments(run_id="r", worker_id="worker-0", worker_group_id=0, worker_group_count=1)
     worker = Worker(me, place, environ={}, open_session=lambda role: PanickingSession(place, role=role))

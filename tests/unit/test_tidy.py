@@ -322,7 +322,7 @@ def found(pattern: re.Pattern[str]) -> list[str]:
 
 
 def imported(path: Path, tree: ast.Module) -> list[tuple[int, str]]:
-    """(line, module) of every import, at whatever depth; relative ones spelled out."""
+    """(line, module) of every import, at any depth; relative ones spelled out."""
     names: list[tuple[int, str]] = []
     for node in all_nodes(tree):
         if isinstance(node, ast.Import):

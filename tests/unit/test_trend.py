@@ -28,7 +28,7 @@ def test_a_regression_is_suspected_then_confirmed_then_known():
     assert "is known" in reason_text(verdicts[3])
 
 
-def test_a_second_regression_within_three_nights_of_the_first_is_told_as_new():
+def test_a_second_regression_within_three_nights_of_the_first_is_reported_as_new():
     for gap in (1, 2, 3):
         values = [*QUIET, *[52.0] * (1 + gap), 67.6, 67.6]
 
@@ -40,7 +40,7 @@ def test_a_second_regression_within_three_nights_of_the_first_is_told_as_new():
         assert after.verdict is TrendVerdict.STEADY
 
 
-def test_a_second_step_that_another_metric_shows_a_night_later_is_told_once():
+def test_a_second_step_that_another_metric_shows_a_night_later_is_reported_once():
     values = [*QUIET, 52.0, 52.0, 52.0, 67.6, 67.6, 67.6]
     late = nights_of(values)
     late[33] = night(33, {**late[33].values, (None, Measure.P50): 26.0})  # the median moved a night after p95
@@ -79,7 +79,7 @@ def test_lower_bounds_are_shown_as_such_everywhere():
     assert "Triangles: lower bounds" in page
 
 
-def test_an_improvement_is_told_and_is_no_failure():
+def test_an_improvement_is_reported_and_is_no_failure():
     found = trend([*QUIET, 30.0, 30.0])
 
     assert (found.verdict, found.exit_code) == (TrendVerdict.IMPROVED, 0)
@@ -114,7 +114,7 @@ def test_few_runs_are_for_learning():
     assert trend(QUIET[:RUNS_MIN]).verdict is TrendVerdict.STEADY
 
 
-def test_how_many_runs_are_needed_is_told():
+def test_the_number_of_missing_runs_is_reported():
     found = trend(QUIET[:3])
 
     assert reason_text(found) == f"{RUNS_MIN} comparable runs are needed to judge the newest; 3 found"
@@ -132,10 +132,10 @@ def test_noise_in_all_metrics_at_once_is_silent_too():
         assert (found.steps, found.exit_code) == ((), 0)
 
 
-# --- what is set beside what -----------------------------------------------------------------------------------------
+# --- which runs are comparable ---------------------------------------------------------------------------------------
 
 
-def test_another_key_is_another_series_and_the_newest_run_says_which_is_looked_at():
+def test_another_key_is_another_series_and_the_newest_run_decides_which_is_shown():
     other = SeriesKey(template_id="t", driver_major="4", workers=2, cores=2, warehouse_size="X-Small")
     runs = [night(number, {P95: 40.0}, key=other if number in (0, 1, 5) else KEY) for number in range(8)]
 
@@ -167,7 +167,7 @@ def test_values_come_from_the_summary_and_lower_bounds_are_marked():
     assert values_of(searched) == ({(None, Measure.MAX_CONCURRENCY): 45.0}, frozenset())
 
 
-def test_what_else_changed_that_night_is_said():
+def test_other_changes_of_that_night_are_reported():
     runs = nights_of([*QUIET, 50.0, 50.0])
     for number, one in enumerate(runs):
         driver = "5.2.0" if number >= 30 else "5.1.0"

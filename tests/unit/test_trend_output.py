@@ -50,7 +50,7 @@ def test_the_text_has_no_columns_without_numbers():
     assert "1 comparable run, night-000, of 2026-01-01 02:00 UTC" in "\n".join(one)
 
 
-def test_runs_that_are_not_comparable_are_told_in_the_words_of_the_scenario():
+def test_incomparable_runs_are_described_in_the_words_of_the_scenario():
     apart = (
         SettingDifference(key="load.connections", a=8, b=16, matters=True),
         SettingDifference(key="workload.statements.refund", a={"sql": "SELECT 1"}, b=None, matters=True),
@@ -148,7 +148,7 @@ def test_bars_go_from_the_lowest_to_the_highest():
     assert bars([3.0, 3.0]) == "▁▁"
 
 
-def test_the_data_is_json_and_says_what_decided():
+def test_the_data_is_json_with_the_deciding_values():
     data = json.loads(json.dumps(trend_data(trend([*QUIET, 50.0, 50.0]), 5), allow_nan=False))
 
     assert (data["verdict"], data["exit_code"], data["runs_in_series"]) == ("regression", 11, 32)

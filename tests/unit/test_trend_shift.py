@@ -1,4 +1,4 @@
-"""Shifts in a series: silent on noise, quick on steps, and what lower bounds say."""
+"""Shifts in a series: no alarm on noise, quick detection of steps, and the effect of lower bounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_200_nights_of_noise_are_silent():
 
 
 def test_a_step_of_25_percent_is_confirmed_within_two_nights():
-    """By chance a night of the new level may look like one of the old: the third night tells then."""
+    """By chance a night of the new level may look like one of the old: the third night decides then."""
     delays = []
     for seed in range(SEEDS):
         values = noise(1_000 + seed, 64)
@@ -84,8 +84,8 @@ def test_a_change_below_the_limit_is_no_change_however_certain():
     assert detect_change_points(values, limit=LIMIT, usual=0.001).shifts == ()
 
 
-def test_too_few_nights_say_nothing():
-    values = [0.0] * (BASELINE_RUNS_MIN - 1) + [math.log(3.0)]
+def test_too_few_nights_decide_nothing():
+    values = [0.0] * (NIGHTS_MIN - 1) + [math.log(3.0)]
 
     assert detect_change_points(values, limit=LIMIT, usual=0.05).suspected == ()
     assert detect_change_points([0.0, *values], limit=LIMIT, usual=0.05).suspected == (BASELINE_RUNS_MIN,)
@@ -134,7 +134,7 @@ def test_a_second_step_after_quiet_nights_is_confirmed_on_its_second_night():
 
 @pytest.mark.parametrize("step", [1.25, 1.5, 1 / 1.3])
 def test_the_nights_after_a_step_are_silent(step):
-    """Many looks at a level of which little is known: no second step is made of noise."""
+    """Many checks of a level with few nights: noise does not become a second step."""
     again = 0
     for seed in range(100):
         values = noise(8_000 + seed, 80)
@@ -162,7 +162,7 @@ def bounded(values: Sequence[float], *at_least: int) -> ChangePointAnalysis:
     return detect_change_points(values, limit=LIMIT, usual=0.05, at_least=at_least)
 
 
-def test_a_lower_bound_above_the_range_is_suspected_and_one_below_says_nothing():
+def test_a_lower_bound_above_the_range_is_suspected_and_one_below_decides_nothing():
     usual = list(noise(4, 20, 0.02))
 
     assert bounded([*usual, 0.5], 20).suspected == (20,)
@@ -184,7 +184,7 @@ def test_lower_bounds_confirm_a_step_but_are_no_part_of_a_baseline():
     assert (low.suspected, low.shifts) == ((), ())
 
 
-def test_many_series_looked_at_alike_share_the_chance_of_a_false_alarm():
+def test_many_series_that_are_checked_together_share_the_chance_of_a_false_alarm():
     alone = detect_change_points(noise(1, 30), limit=LIMIT, usual=0.05)
     shared = detect_change_points(noise(1, 30), limit=LIMIT, usual=0.05, alike=20)
 

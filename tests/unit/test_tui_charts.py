@@ -113,7 +113,7 @@ def test_the_end_of_the_load_is_neither_a_drop_nor_a_bar():
     assert all(line.rstrip(" ┊") == other.rstrip() for line, other in zip(ended, whole, strict=True))
 
 
-def test_a_peak_that_may_have_been_higher_says_so():
+def test_a_peak_that_may_have_been_higher_is_marked():
     view = replace(MEASUREMENT, peak=PeakThroughput(qps=840.0, at_least=True))
 
     assert "peak 840/s" in drawn(MEASUREMENT, 120, 40)

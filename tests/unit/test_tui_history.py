@@ -40,7 +40,7 @@ def stored(number: int, one: LiveSecond) -> WorkerSecond:
 
 
 def telling(seen_s: float, *lives: Sequence[LiveSecond], **more: Any) -> DisplaySnapshot:
-    """A look at workers whose beats carry these seconds."""
+    """A snapshot of workers whose heartbeats contain these seconds."""
     return look(seen_s, *(worker(number, seconds=tuple(live)) for number, live in enumerate(lives)), **more)
 
 
@@ -74,7 +74,7 @@ def test_p95_of_a_second_with_few_samples_is_taken_with_those_before_it_in_its_p
     assert p95 == [None, 90, 90, None, 14, 15, 16]
 
 
-def test_a_row_is_shown_once_every_working_worker_has_told_of_it():
+def test_a_row_is_shown_once_every_working_worker_has_reported_it():
     history = LiveHistory()
     seconds = [second(number + 1.0, *[10.0] * 10) for number in range(5)]
 
@@ -86,7 +86,7 @@ def test_a_row_is_shown_once_every_working_worker_has_told_of_it():
     assert shown(history)[-1] == (4, 10.0)
 
     history.note(telling(7.0, seconds, seconds))
-    assert shown(history)[-1] == (4, 20.0)  # what it told later belongs to its second
+    assert shown(history)[-1] == (4, 20.0)  # its later reports belong to their seconds
 
 
 def test_a_second_in_which_a_phase_begins_has_no_rate():
@@ -100,7 +100,7 @@ def test_a_second_in_which_a_phase_begins_has_no_rate():
     assert [one.phase for one in history.seconds][2:4] == [Phase.WARMUP, Phase.MEASUREMENT]
 
 
-def test_a_beat_that_was_missed_costs_nothing_and_what_nobody_told_is_a_gap():
+def test_a_missed_heartbeat_costs_nothing_and_an_unreported_second_is_a_gap():
     history = LiveHistory()
     seconds = [second(number + 1.0, *[10.0] * 10) for number in range(40)]
 
@@ -112,7 +112,7 @@ def test_a_beat_that_was_missed_costs_nothing_and_what_nobody_told_is_a_gap():
     assert [at_s for at_s, _ in shown(history)] == [*range(9), *range(20, 30)]
 
 
-def test_statements_have_seconds_of_their_own():
+def test_statements_have_separate_seconds():
     history = LiveHistory()
     history.note(telling(2.0, [second(1.0, s=(10.0,) * 9), second(2.0, s=(10.0,) * 90, rare=(50.0,) * 30)]))
 
@@ -135,7 +135,7 @@ def test_now_is_the_last_ten_seconds_of_this_phase():
     assert history.recent.p99.value_ns == pytest.approx(5.0 * NS_PER_MS, rel=0.04)
 
 
-def test_times_that_are_lower_bounds_are_told_apart():
+def test_times_that_are_lower_bounds_are_marked():
     history = LiveHistory()
     cut = Histogram.of(np.array([2_000 * NS_PER_MS] * 10, np.int64)).coarse(3)
     slow = [replace(second(number + 1.0, *[5.0] * 90), cut_off=cut) for number in range(10)]
@@ -175,7 +175,7 @@ def test_only_the_last_minutes_are_kept():
 
 
 def lives(number: int) -> list[LiveSecond]:
-    """Sixty seconds of a worker that harvests at moments of its own, a little early or late."""
+    """Sixty seconds of a worker that collects at slightly early or late times."""
     draw = random.Random(number)
     offset_s = draw.uniform(0.05, 0.95)
     warm = [Phase.WARMUP] * 10 + [Phase.MEASUREMENT] * 50
@@ -192,8 +192,8 @@ def lives(number: int) -> list[LiveSecond]:
 
 @pytest.mark.parametrize("joined_s", [1, 4, 12, 30, 55])
 def test_a_view_that_was_opened_later_shows_the_same_numbers(joined_s):
-    """The run's own view looks every second. The other one is opened later, reads what is stored by then (the last few
-    seconds are not yet), looks at other moments, and now and then misses a beat."""
+    """The view of the run polls every second. The other one is opened later, reads the stored rows (the last few
+    seconds are not stored yet), polls at other times, and sometimes misses a heartbeat."""
     own, other = LiveHistory(), LiveHistory()
     workers = [lives(number) for number in range(3)]
 
@@ -223,7 +223,7 @@ def test_a_view_that_was_opened_later_shows_the_same_numbers(joined_s):
     ]
 
 
-def test_a_peak_of_which_seconds_are_missing_is_said_to_be_at_least_that():
+def test_a_peak_with_missing_seconds_is_shown_as_at_least():
     history = LiveHistory()
     seconds = [second(number + 1.0, *[10.0] * 10) for number in range(40)]
 

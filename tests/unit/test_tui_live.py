@@ -62,7 +62,7 @@ class Pty:
         seen, mark = b"", MARK
         while not seen.endswith(MARK):
             readable, writable, _ = select.select([self.master], [self.slave] if mark else [], [])
-            if writable:  # byte by byte: the terminal's buffer may be nearly full, and nobody else empties it
+            if writable:  # byte by byte: the terminal's buffer may be nearly full, and no other process empties it
                 mark = mark[os.write(self.slave, mark[:1]) :]
             if readable:
                 seen += os.read(self.master, 65_536)
@@ -159,7 +159,7 @@ def test_a_resized_window_is_filled(tty, clock, screen):
     assert frame.count("\r\n") == 39
 
 
-def test_a_terminal_that_does_not_read_holds_nobody(tty, clock, screen):
+def test_a_terminal_that_does_not_read_blocks_no_thread(tty, clock, screen):
     termios.tcflow(tty.slave, termios.TCOOFF)  # as Ctrl-S
 
     for _ in range(50):
@@ -204,7 +204,7 @@ def test_a_process_that_was_stopped_and_goes_on_takes_the_terminal_back(tty, clo
     assert ENTER in tty.read()
 
 
-def test_q_asks_for_the_end_of_a_run_once_and_the_log_says_what_follows(tty, clock, monkeypatch):
+def test_q_requests_the_end_of_a_run_once_and_the_log_shows_what_follows(tty, clock, monkeypatch):
     monkeypatch.setattr(sys, "stderr", tty.stream)
     monkeypatch.setattr("os.environ", GOOD)
     display = RunDisplay(scenario(), clock, quiet=False)
@@ -224,10 +224,10 @@ def test_q_asks_for_the_end_of_a_run_once_and_the_log_says_what_follows(tty, clo
 
     assert "stopping: statements under way may end" in shown.partition(LEAVE)[0]
     assert shown.endswith(LEAVE)
-    assert tty.read() == ""  # the result that follows says it
+    assert tty.read() == ""  # the result that follows shows it
 
 
-def test_from_the_first_ctrl_c_on_the_header_says_stopping_and_the_footer_what_the_next_one_does(
+def test_from_the_first_ctrl_c_on_the_header_shows_stopping_and_the_footer_the_effect_of_the_next_one(
     tty, clock, monkeypatch
 ):
     monkeypatch.setattr(sys, "stderr", tty.stream)

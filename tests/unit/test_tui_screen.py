@@ -120,7 +120,7 @@ def test_markup_is_literal(page):
 # --- never a lie -----------------------------------------------------------------------------------------------------
 
 
-def test_old_news_are_said_to_be_old():
+def test_stale_data_is_marked_as_old():
     assert "no update" not in drawn(MEASUREMENT, 80, 24)
     assert "no update for 60 s" in drawn(MEASUREMENT, 80, 24, now_s=NOW_S + 59.5)
 
@@ -129,13 +129,13 @@ def test_nothing_is_called_old_while_results_are_made():
     assert "no update" not in drawn(replace(MEASUREMENT, waits=True), 80, 24, now_s=NOW_S + 60)
 
 
-def test_the_countdown_goes_on_without_news_and_says_when_time_is_over():
+def test_the_countdown_continues_without_new_data_and_shows_when_time_is_over():
     assert "01:42 of 05:00, 03:18 left" in drawn(MEASUREMENT, 80, 24)
     assert "01:52 of 05:00, 03:08 left" in drawn(MEASUREMENT, 120, 24, now_s=NOW_S + 10)
     assert "05:00 of 05:00, over by 9 s" in drawn(MEASUREMENT, 120, 24, now_s=NOW_S + 207)
 
 
-def test_a_run_that_stops_says_so_in_its_own_view_and_in_watch():
+def test_a_stopping_run_is_marked_in_its_own_view_and_in_watch():
     stopped = replace(MEASUREMENT, status="CANCELLING", stopping=True, until_s=None)
 
     led, watched = drawn(stopped, 80, 24), drawn(replace(stopped, quits=True), 80, 24)
@@ -147,7 +147,7 @@ def test_a_run_that_stops_says_so_in_its_own_view_and_in_watch():
     assert watched.endswith(" q leave   e errors   ? help")
 
 
-def test_what_was_not_measured_is_a_dash_and_never_a_zero():
+def test_values_that_were_not_measured_are_dashes_and_never_zeros():
     view = replace(WARMUP, recent=None, window=None, history=())
 
     text = drawn(view, 80, 24)
@@ -157,7 +157,7 @@ def test_what_was_not_measured_is_a_dash_and_never_a_zero():
     assert "0.0/s" not in text
 
 
-def test_a_missed_threshold_says_so_in_words():
+def test_a_missed_threshold_is_described_in_words():
     text = drawn(MEASUREMENT, 80, 24)
 
     assert "✓ p95 < 250ms 77.4 ms" in text
@@ -226,13 +226,15 @@ def test_a_busy_client_is_named_as_such():
 
 
 def test_a_hundred_workers_are_counted_and_those_in_trouble_named():
-    crew = list(cells(100))
-    crew[17] = replace(crew[17], state=WorkerDisplayState.STALE, heard_s=NOW_S - 41)
+    views = list(cells(100))
+    views[17] = replace(views[17], state=WorkerDisplayState.STALE, heard_s=NOW_S - 41)
 
-    text = drawn(replace(MEASUREMENT, workers=tuple(crew)), 80, 24)
+    text = drawn(replace(MEASUREMENT, workers=tuple(views)), 80, 24)
 
     assert "● 99 running, ◐ 1 stale (w17 41 s)" in text
-    assert drawn(replace(MEASUREMENT, workers=tuple(crew)), 120, 40).count("●") == 100  # a mark each, and the summary's
+    assert (
+        drawn(replace(MEASUREMENT, workers=tuple(views)), 120, 40).count("●") == 100
+    )  # a mark each, and the summary's
 
 
 def test_the_only_worker_has_one_line():
@@ -266,7 +268,7 @@ def test_preparing_shows_how_far_a_table_is():
     assert " qps " not in text
 
 
-def test_a_search_says_where_it_may_go_next():
+def test_a_search_shows_its_possible_next_levels():
     assert FIND_MAX.ladder is not None
     climbing = replace(FIND_MAX.ladder, stage="climb", failed=None, next_if_held=45)
 

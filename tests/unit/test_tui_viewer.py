@@ -55,7 +55,7 @@ def test_what_was_seen_stays_while_the_report_is_written():
 
 @pytest.mark.parametrize("status", [RunStatus.STOPPING, RunStatus.CANCELLING])
 def test_a_run_that_drains_has_no_rate_though_its_last_times_stay(status):
-    """A worker that was stopped says nothing new: its last second is not the present one."""
+    """A worker that was stopped reports nothing new: its last second is not the current one."""
     viewer = ScreenPresenter(scenario())
     telling = worker(0, elapsed_s=2.0, seconds=(second(1.0, 5.0, 5.0), second(2.0, 5.0, 5.0)))
 
@@ -91,7 +91,7 @@ def test_a_run_with_a_reason_to_end_is_stopping_and_has_no_time_left(status, end
     assert not stops or view.since_s == 20.0
 
 
-def test_a_request_to_end_is_shown_before_the_run_says_so():
+def test_a_request_to_end_is_shown_before_the_run_confirms_it():
     viewer = ScreenPresenter(scenario())
     before = viewer.look(look(20.0, elapsed_s=20.0, ends_s=70.0))
     viewer.interrupt(20.5)
@@ -140,7 +140,7 @@ def test_the_planned_rate_follows_warm_up_stages_and_ramps():
     assert rates == [100.0, 100.0, 200.0, 300.0]
 
 
-def test_connections_are_those_of_living_workers_and_what_the_dead_should_have_is_missing():
+def test_connections_are_those_of_living_workers_and_those_of_lost_workers_are_missing():
     alive = worker(0, target_connections=8, open_connections=6, active_connections=5)
     dead = worker(1, state=WorkerDisplayState.DEAD, target_connections=8, open_connections=8, active_connections=8)
 
@@ -149,7 +149,7 @@ def test_connections_are_those_of_living_workers_and_what_the_dead_should_have_i
     assert (offered.target, offered.open, offered.busy, offered.rate_per_s) == (16, 6, 5, None)
 
 
-def test_the_mean_is_told_once_every_living_worker_has_begun():
+def test_the_mean_is_shown_once_every_living_worker_has_begun():
     begun = window({"s": tally()}, seconds=4.0)
     viewer = ScreenPresenter(scenario())
 
@@ -235,7 +235,7 @@ def texts(before, now):
     return [line.text for line in new_log_entries(before, now)]
 
 
-def test_a_change_is_told_once():
+def test_a_change_is_shown_once():
     first = look(1.0, worker(0), run=run_row(RunStatus.STARTING, Phase.PREPARING))
     second = look(2.0, worker(0), ending="threshold", warnings=("hot",), steps=(step(1, 5),))
 
@@ -249,7 +249,7 @@ def test_a_change_is_told_once():
     assert texts(second, second) == []
 
 
-def test_workers_that_changed_alike_share_a_line():
+def test_workers_with_the_same_change_share_a_line():
     before = look(1.0, *(worker(number) for number in range(5)))
     stale = look(2.0, *(replace(one, state=WorkerDisplayState.STALE) for one in before.workers))
     dead = look(3.0, *(replace(one, state=WorkerDisplayState.DEAD, why="it was\nkilled") for one in before.workers))
@@ -259,7 +259,7 @@ def test_workers_that_changed_alike_share_a_line():
     assert texts(stale, dead) == ["it was␊killed (and 4 more)"]
 
 
-def test_refused_logins_are_told_when_there_are_twice_as_many():
+def test_rejected_logins_are_shown_when_their_number_has_doubled():
     def after(refused: int, *, text: str = "the token has\nexpired"):
         refusal = ConnectionFailure(at=MOMENT, code=390_144, text=text)
         logins = LoginCounts(refused=refused, last_refused=(refusal,) if refused else ())
@@ -274,7 +274,7 @@ def test_refused_logins_are_told_when_there_are_twice_as_many():
     assert all(line.bad for line in new_log_entries(after(0), after(1)))
 
 
-def test_lost_connections_are_told_with_their_error():
+def test_lost_connections_are_shown_with_their_error():
     def after(lost: int):
         failure = ConnectionFailure(at=MOMENT, code=390_111, text="gone", reason=ReconnectReason.SESSION_LOST)
         logins = LoginCounts(

@@ -155,7 +155,7 @@ def test_a_written_rate_reads_back_the_same(rate_per_second):
 
 
 @given(st.text(max_size=50))
-def test_whatever_the_text_the_answer_is_a_value_or_a_value_error(text):
+def test_every_text_gives_a_value_or_a_value_error(text):
     for parse in (parse_duration_ns, parse_count, parse_rate_per_second):
         try:
             assert parse(text) >= 0

@@ -1,4 +1,4 @@
-"""Settings of warehouses: their SQL, what SHOW says of them, and when they are settled."""
+"""Settings of warehouses: their SQL, their values in SHOW, and when they are settled."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FOUND = {
 }
 
 
-def test_what_show_says_can_be_set_again():
+def test_settings_from_show_can_be_set_again():
     found = settings_from(SHOWN, PARAMETERS, ALL)
 
     assert found == FOUND
@@ -60,7 +60,7 @@ def test_a_text_that_snowflake_does_not_know_is_never_in_a_statement(key: str, t
         alter_sql('"W"', {key: text})
 
 
-def test_what_is_not_shown_is_not_known():
+def test_a_setting_that_is_not_shown_is_unknown():
     with pytest.raises(ValueError, match="generation is not shown"):
         settings_from({**SHOWN, "generation": None}, {}, frozenset({"generation"}))
 
@@ -116,14 +116,14 @@ def test_an_arm_may_change_settings_of_its_warehouse(tmp_path):
         ("{name: W, scaling_policy: fast}", "arms.few.warehouse.scaling_policy: must be standard or economy"),
     ],
 )
-def test_settings_that_cannot_be_are_told(tmp_path, written, told):
+def test_impossible_settings_are_reported(tmp_path, written, told):
     assert any(told in one for one in problems(tmp_path, with_warehouse(written)))
 
 
 @pytest.mark.parametrize(
     ("settings", "told"), [({}, "FALSE"), ({"generation": "2"}, "FALSE"), ({"query_acceleration": True}, "TRUE")]
 )
-def test_a_new_warehouse_has_query_acceleration_only_if_the_file_says_so(settings, told):
+def test_a_new_warehouse_has_query_acceleration_only_if_the_file_sets_it(settings, told):
     made = create_sql('"W"', settings, "e-1")
 
     assert made.startswith('CREATE WAREHOUSE "W" WITH ')

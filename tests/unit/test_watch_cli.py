@@ -16,7 +16,7 @@ def test_help_has_examples_that_the_command_accepts(capsys):
         accepted(words)
 
 
-def test_without_a_server_it_is_told_in_text_and_json_with_exit_code_3(capsys, monkeypatch):
+def test_an_unreachable_server_is_reported_in_text_and_json_with_exit_code_3(capsys, monkeypatch):
     monkeypatch.setenv("LOADGEN_EMBEDDED_ADDRESS", "127.0.0.1:1")
 
     code = main(["watch", "-c", "embedded", "--format", "json"])
@@ -26,7 +26,7 @@ def test_without_a_server_it_is_told_in_text_and_json_with_exit_code_3(capsys, m
     assert errors.startswith("error: no embedded server answers at 127.0.0.1:1")
 
 
-def test_a_name_that_cannot_be_one_is_refused(capsys):
+def test_an_invalid_database_name_is_rejected(capsys):
     assert main(["watch", "--database", "a b", "-c", "embedded"]) == 2
 
     assert "hint: " in capsys.readouterr().err

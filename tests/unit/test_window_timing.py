@@ -33,7 +33,7 @@ def warmed_up(seconds: float, step_id: int | None = None) -> WindowResult:
         (10.0, 201, "invalid"),
     ],
 )
-def test_how_far_from_the_plan_a_window_may_be(seconds: float, uncertain_ms: int, verdict: str) -> None:
+def test_the_tolerated_deviation_of_a_window_from_the_plan(seconds: float, uncertain_ms: int, verdict: str) -> None:
     windows = {"worker-0": [measured(seconds, 3)], "worker-1": [measured(seconds, uncertain_ms)]}
 
     found = judge_timing(windows, {}, warmup_s=0.0)
@@ -47,7 +47,7 @@ def test_how_far_from_the_plan_a_window_may_be(seconds: float, uncertain_ms: int
         )
 
 
-def test_of_a_search_only_the_steps_that_decide_are_judged() -> None:
+def test_of_a_search_only_the_decisive_steps_are_judged() -> None:
     windows = {"worker-0": [measured(30.0, 0, 1), measured(30.0, 900, 2)]}
 
     assert not judge_timing(windows, {}, warmup_s=0.0, steps={1}).invalid

@@ -1,4 +1,4 @@
-"""Which worker of which run: given, or said by a container's environment."""
+"""Which worker of which run: by arguments, or by the environment of a container."""
 
 import socket
 from typing import Any
@@ -30,7 +30,7 @@ def of(
     return WorkerArguments.of(run_id, worker_id, group, count, environ or {})
 
 
-def test_four_arguments_say_everything():
+def test_four_arguments_are_sufficient():
     found = of("run-1", "worker-x", 2, 3)
 
     assert found == WorkerArguments(run_id="run-1", worker_id="worker-x", worker_group_id=2, worker_group_count=3)
@@ -47,7 +47,7 @@ def test_a_container_knows_from_its_environment():
     assert (found.worker_group_id, found.worker_group_count) == (3, 8)
 
 
-def test_what_is_given_goes_before_the_environment_one_by_one():
+def test_arguments_have_priority_over_the_environment_one_by_one():
     assert of("mine", None, None, None, SPCS).run_id == "mine"
     assert of(None, "me", None, None, SPCS).worker_id == "me"
     assert of(None, None, 0, None, SPCS).worker_group_id == 0
@@ -64,18 +64,18 @@ def test_in_a_pod_the_index_of_the_job_is_the_worker():
         of(None, None, None, 3, {**pod, "JOB_COMPLETION_INDEX": "x"})
 
 
-def test_a_worker_in_a_pod_is_told_apart_by_the_name_of_its_pod():
+def test_a_worker_in_a_pod_is_identified_by_the_name_of_its_pod():
     """Two pods of one index have the same host name, and their workers the same process id."""
     assert identity_of(of(), {"LOADGEN_HOSTNAME": "loadgen-run-0-abcde"}).hostname == "loadgen-run-0-abcde"
     assert identity_of(of(), {}).hostname == socket.gethostname()
 
 
-def test_an_environment_that_makes_no_sense_does_not_matter_when_it_is_not_needed():
+def test_an_invalid_environment_is_ignored_when_it_is_not_needed():
     assert of(environ={"SNOWFLAKE_JOB_INDEX": "x", "SNOWFLAKE_JOBS_COUNT": ""}).worker_group_count == 1
 
 
 @pytest.mark.parametrize("missing", [*SPCS])
-def test_what_is_missing_is_named(missing):
+def test_a_missing_argument_is_named(missing):
     environ = {name: value for name, value in SPCS.items() if name != missing}
     option = {
         "LOADGEN_RUN_ID": "--run-id",
@@ -90,7 +90,7 @@ def test_what_is_missing_is_named(missing):
     assert "--worker-group-count" in caught.value.remedy
 
 
-def test_everything_that_is_missing_is_named_at_once():
+def test_all_missing_arguments_are_named_at_once():
     with pytest.raises(InvalidWorkerArguments, match="--run-id, --worker-group-id, --worker-group-count"):
         of(None, None, None, None)
 
@@ -158,7 +158,7 @@ def test_an_id_has_a_longest_length(name, longest):
 
 
 @given(st.integers(-5, WORKERS_MAX + 5), st.integers(-5, WORKERS_MAX + 5))
-def test_a_worker_is_one_of_those_there_are(group, count):
+def test_a_group_number_must_be_less_than_the_number_of_workers(group, count):
     if 1 <= count <= WORKERS_MAX and 0 <= group < count:
         assert of(group=group, count=count).worker_group_id == group
     else:

@@ -37,7 +37,7 @@ schedules = st.builds(
 
 
 @given(schedules)
-def test_every_arrival_of_the_window_is_dealt_once_in_order(planned):
+def test_every_arrival_of_the_window_is_taken_once_in_order(planned):
     arrivals = ArrivalQueue(4, planned, OPENED_NS)
 
     taken = taken_by(arrivals)
@@ -51,7 +51,7 @@ def test_every_arrival_of_the_window_is_dealt_once_in_order(planned):
 
 
 @given(schedules, st.integers(0, 100), st.floats(0, 12))
-def test_what_is_left_at_the_close_is_what_was_due_and_nobody_took(planned, clients, closes_s):
+def test_arrivals_that_are_left_at_the_close_were_due_and_not_taken(planned, clients, closes_s):
     arrivals = ArrivalQueue(4, planned, OPENED_NS)
     taken = taken_by(arrivals, clients)
     due = {n for n in range(planned.first, planned.end) if arrivals.due_ns(n) <= second(closes_s)}
@@ -72,7 +72,7 @@ def test_a_window_that_closed_in_time_leaves_everything_that_was_not_taken():
     assert list(arrivals.close(second(10.0))) == list(range(planned.first, planned.end)) == [0, 1, 2]
 
 
-def test_nothing_is_dealt_that_is_due_after_the_announced_end():
+def test_no_arrival_after_the_announced_end_is_taken():
     planned = schedule(rate=10.0, duration_s=10.0)
     arrivals = ArrivalQueue(4, planned, OPENED_NS, until_ns=second(2.55))
 
@@ -81,7 +81,7 @@ def test_nothing_is_dealt_that_is_due_after_the_announced_end():
 
 
 @given(schedules, st.floats(0, 9), st.floats(0, 9))
-def test_who_joins_late_gets_what_is_due_from_then_on(planned, since_s, until_s):
+def test_a_late_worker_gets_the_arrivals_that_are_due_from_then_on(planned, since_s, until_s):
     arrivals = ArrivalQueue(4, planned, OPENED_NS, since_ns=second(since_s), until_ns=second(until_s))
     everything = range(planned.first, planned.end)
 
@@ -95,20 +95,20 @@ def test_who_joins_late_gets_what_is_due_from_then_on(planned, since_s, until_s)
     assert taken_by(arrivals) == wanted
 
 
-def test_one_who_joined_before_the_window_opened_gets_all_of_it():
+def test_a_worker_that_joined_before_the_window_opened_gets_all_of_it():
     planned = schedule()
 
     assert len(taken_by(ArrivalQueue(4, planned, OPENED_NS, since_ns=OPENED_NS - 5))) == planned.end
 
 
-def test_an_empty_window_has_nothing_to_deal():
+def test_an_empty_window_has_no_arrivals():
     arrivals = ArrivalQueue(4, schedule(rate=0.0), OPENED_NS, since_ns=second(1), until_ns=second(2))
 
     assert arrivals.take() is None
     assert list(arrivals.close(second(3))) == []
 
 
-def test_closing_needs_no_time_for_what_was_not_due():
+def test_closing_takes_no_time_for_arrivals_that_were_not_due():
     planned = schedule(rate=100_000.0, duration_s=9_000.0, arrival=ArrivalProcess.POISSON)
     arrivals = ArrivalQueue(4, planned, OPENED_NS)
 
@@ -120,8 +120,8 @@ def test_closing_needs_no_time_for_what_was_not_due():
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 8), st.floats(0, 2))
-def test_many_takers_while_the_window_closes_have_each_number_once(clients, closes_s):
-    """The conductor closes while clients take: of what was due, every number went to exactly one of them."""
+def test_many_takers_while_the_window_closes_take_each_number_once(clients, closes_s):
+    """The ramp controller closes while clients take: of what was due, every number went to exactly one of them."""
     planned = schedule(rate=2_000.0, duration_s=2.0)
     arrivals = ArrivalQueue(4, planned, OPENED_NS)
     hands: list[list[int]] = [[] for _ in range(clients)]

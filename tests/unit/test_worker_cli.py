@@ -1,4 +1,4 @@
-"""The command lines of `loadgen worker` and `loadgen upload`: what is refused, how it is told, and the exit code."""
+"""The command lines of `loadgen worker` and `loadgen upload`: what is rejected, the message, and the exit code."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["--run-id", "r1", "--worker-group-id", "0", "--worker-group-count", "0"], "--worker-group-count is 0"),
     ],
 )
-def test_arguments_that_make_no_sense_end_with_1(
-    capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
-) -> None:
+def test_invalid_arguments_end_with_1(capfd: pytest.CaptureFixture[str], arguments: list[str], said: str) -> None:
     assert main(["worker", *arguments]) == 1
     out, err = capfd.readouterr()
     assert out == ""
@@ -48,7 +46,7 @@ def test_arguments_that_make_no_sense_end_with_1(
     assert hint.startswith("hint: loadgen worker --run-id RUN")
 
 
-def test_a_container_says_who_it_is() -> None:
+def test_a_container_identifies_itself() -> None:
     environ = {"LOADGEN_RUN_ID": "r1", "SNOWFLAKE_JOB_INDEX": "3", "SNOWFLAKE_JOBS_COUNT": "8"}
     assert WorkerArguments.of(None, None, None, None, environ) == WorkerArguments(
         run_id="r1", worker_id="worker-3", worker_group_id=3, worker_group_count=8
@@ -58,7 +56,7 @@ def test_a_container_says_who_it_is() -> None:
         WorkerArguments.of(None, None, None, None, environ | {"SNOWFLAKE_JOB_INDEX": "x"})
 
 
-def test_nothing_to_upload_is_told_without_connecting(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_empty_upload_is_reported_without_connecting(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["upload", "r1"]) == 0
     assert capfd.readouterr().out == (
         f"nothing to upload: no spooled results of run r1 in {tmp_path / 'spool'} or runs\n"
@@ -75,7 +73,7 @@ def test_nothing_to_upload_is_told_without_connecting(capfd: pytest.CaptureFixtu
         (["20261115"], "20261115 is a prefix of several run ids: 20261115-a, 20261115-b"),
     ],
 )
-def test_what_cannot_be_uploaded_is_bad_usage(
+def test_a_folder_that_cannot_be_uploaded_is_wrong_usage(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], said: str
 ) -> None:
     for name in ("20261115-a", "20261115-b"):

@@ -38,7 +38,7 @@ workload:
 
 
 class Connected:
-    """A connection that is there, and that nobody uses."""
+    """An open connection without statements."""
 
     session_id = 1
 
@@ -61,7 +61,7 @@ class ConnectedClient(Client):
 def client_of(scenario: Scenario, failures: list[tuple[Any, ...]]) -> Client:
     now_ns, windows, open_loop = monotonic_ns(), WindowRegistry(), scenario.load.mode is LoadMode.RATE
     harvester = SampleCollector(windows, scenario.workload.statements, open_loop=open_loop, started_ns=now_ns)
-    bench = ClientContext(
+    context = ClientContext(
         scenario=scenario,
         windows=windows,
         sessions=LoadSessions(
@@ -73,9 +73,9 @@ def client_of(scenario: Scenario, failures: list[tuple[Any, ...]]) -> Client:
     )
     windows.open(0, phase=Phase.MEASUREMENT, at_ns=now_ns)
     if open_loop:
-        bench.arrivals = ArrivalQueue(0, window_schedules(scenario.load, worker=0, workers=1, seed=1)[-1], 0)
+        context.arrivals = ArrivalQueue(0, window_schedules(scenario.load, worker=0, workers=1, seed=1)[-1], 0)
     arguments = WorkerArguments(run_id="r", worker_id="worker-0", worker_group_id=0, worker_group_count=1)
-    return ConnectedClient(ClientSlots(scenario, arguments, {}, harvester, None).get(0), bench)
+    return ConnectedClient(ClientSlots(scenario, arguments, {}, harvester, None).get(0), context)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def client_of(scenario: Scenario, failures: list[tuple[Any, ...]]) -> Client:
         "load: {mode: rate, rate: 100/s, max_connections: 1, workers: 1, warmup: 0s, duration: 60s}",
     ],
 )
-def test_a_client_without_a_value_left_gives_up_and_says_why(load):
+def test_a_client_without_a_value_left_gives_up_with_the_reason(load):
     failures: list[tuple[Any, ...]] = []
     client = client_of(parse_scenario(SCENARIO + load, source="s", environ={}).scenario, failures)
 
@@ -108,7 +108,7 @@ def test_a_client_without_a_value_left_gives_up_and_says_why(load):
         ("QUERY_TIMEOUT", 1.0, "QUERY_TIMEOUT"),
     ],
 )
-def test_a_statement_without_an_answer_within_its_limit_has_timed_out(category, waited_s, counted):
+def test_a_statement_without_a_response_within_its_limit_has_timed_out(category, waited_s, counted):
     failed = FailedOutcome.after(waited_s, ErrorCategory[category], 14, "Query timed out after 6s", limit_s=1.0)
 
     assert failed.category is ErrorCategory[counted]
@@ -116,7 +116,7 @@ def test_a_statement_without_an_answer_within_its_limit_has_timed_out(category, 
 
 
 @pytest.mark.parametrize(("waited_s", "cut_off"), [(0.9, False), (1.0, True), (3.0, True)])
-def test_a_connection_that_is_lost_while_the_server_is_silent_cuts_a_statement_off(waited_s, cut_off):
+def test_a_connection_that_is_lost_while_the_server_is_silent_cuts_the_statement_off(waited_s, cut_off):
     lost = FailedOutcome.after(waited_s, ErrorCategory.CONNECTION, 4, "connection closed", limit_s=30.0)
     samples: list[Any] = [(0, 0, 0, 0, 10 * NS_PER_MS, Outcome.SUCCEEDED)] * 80
     samples += [(0, 0, 0, 0, round(waited_s * NS_PER_S), lost)] * 20
@@ -138,7 +138,7 @@ def test_a_connection_that_is_lost_while_the_server_is_silent_cuts_a_statement_o
         (100051, "Division by zero", False),
     ],
 )
-def test_a_statement_that_was_ended_early_counts_with_the_time_it_took_at_least(code, text, cut_off):
+def test_a_statement_that_was_ended_early_counts_with_its_time_as_a_lower_bound(code, text, cut_off):
     client = client_of(parse_scenario(READ + CLOSED, source="s", environ={}).scenario, [])
     slow = client._failed(0, ProgrammingError(text, errno=code, sqlstate="22012" if code == 100051 else "57014"), 0)
     samples = [(0, 0, 0, 0, 10 * NS_PER_MS, Outcome.SUCCEEDED)] * 880 + [(0, 0, 0, 0, 30 * NS_PER_S, slow)] * 120

@@ -1,4 +1,4 @@
-"""What a worker does with its orders, in whatever order, number and completeness they reach it."""
+"""What a worker does with its events, in any order, number and completeness."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.worker.commands import CommandQueue, DueCommand
 from tests.unit.worker_builders import (
     STOP,
-    agenda,
+    command_queue,
     connections,
     event,
     measure,
@@ -71,7 +71,7 @@ def histories(draw: st.DrawFn, *, addresses: st.SearchStrategy[Recipient]) -> Hi
     events, moments, epoch = [], [], 1
     for number in range(1, draw(st.integers(1, 12)) + 1):
         epoch += draw(st.booleans())
-        # A few were written by somebody whose term had ended: SQL lets none in, and a worker would not obey it.
+        # A few were written with an expired lease: the SQL rejects them, and a worker would not obey them.
         stale = draw(st.integers(0, 9)) == 0 and epoch > 1
         moments.append(draw(st.integers(0, 20_000)))
         events.append(
@@ -127,7 +127,7 @@ def play(of: CommandQueue, history: History, script: list[tuple[str, int, int, b
 @settings(max_examples=60, deadline=None)
 @given(histories(addresses=st.sampled_from(MINE + OTHERS)), actions)
 def test_each_command_is_applied_at_most_once_and_each_kind_in_the_order_of_its_numbers(history, script):
-    taken = play(agenda(), history, script)
+    taken = play(command_queue(), history, script)
 
     numbered = [due.sequence_id for due in taken if due.sequence_id]
     assert len(numbered) == len(set(numbered))
@@ -141,8 +141,8 @@ def test_each_command_is_applied_at_most_once_and_each_kind_in_the_order_of_its_
 
 @settings(max_examples=40, deadline=None)
 @given(histories(addresses=st.sampled_from(OTHERS)), scripts("read", "reread"))
-def test_what_is_for_others_is_passed_over_and_counted_as_seen(history, script):
-    mine = agenda()
+def test_events_for_other_workers_are_ignored_and_acknowledged(history, script):
+    mine = command_queue()
 
     taken = play(mine, history, [*script, ("read", 12, 0, True)])
 
@@ -153,13 +153,13 @@ def test_what_is_for_others_is_passed_over_and_counted_as_seen(history, script):
 
 @settings(max_examples=40, deadline=None)
 @given(histories(addresses=st.sampled_from(MINE)), scripts("read", "reread"))
-def test_nothing_of_an_older_term_is_applied_after_a_newer_one_has_spoken(history, script):
+def test_no_event_of_an_older_lease_is_applied_after_one_of_a_newer_lease(history, script):
     newest, stale = 0, set()
     for one in history.events:
         stale |= {one.sequence_id} if one.epoch < newest else set()
         newest = max(newest, one.epoch)
 
-    taken = play(agenda(), history, script)
+    taken = play(command_queue(), history, script)
 
     assert not stale & set(numbers(taken))
 
@@ -167,7 +167,7 @@ def test_nothing_of_an_older_term_is_applied_after_a_newer_one_has_spoken(histor
 @settings(max_examples=40, deadline=None)
 @given(histories(addresses=st.sampled_from(MINE)), actions, st.integers(0, 12))
 def test_after_stop_nothing_is_applied_whatever_was_announced_before_or_comes_after(history, script, at):
-    mine = agenda()
+    mine = command_queue()
     play(mine, history, script[: len(script) // 2])
     mine.receive(event(100 + at, STOP, epoch=99), 0)
 
@@ -184,10 +184,10 @@ def test_after_stop_nothing_is_applied_whatever_was_announced_before_or_comes_af
 
 @settings(max_examples=60, deadline=None)
 @given(histories(addresses=st.sampled_from(MINE)), actions)
-def test_the_leaders_last_word_on_the_target_is_the_last_that_is_applied(history, script):
+def test_the_leaders_last_target_is_the_last_that_is_applied(history, script):
     """However much was lost: RUN_STATUS repeats it."""
     newest = history.newest_target()
-    mine = agenda()
+    mine = command_queue()
     end_ms = 1_000_000
     taken = play(mine, history, script)
 
@@ -206,8 +206,8 @@ def test_the_leaders_last_word_on_the_target_is_the_last_that_is_applied(history
 # --- events ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_command_is_due_at_its_moment_whether_that_lies_ahead_or_behind():
-    mine = agenda()
+def test_a_command_is_due_at_its_time_in_the_future_or_the_past():
+    mine = command_queue()
     now_ns = 100 * NS_PER_S
 
     mine.receive(event(1, target(4), due_in_ms=2_500), now_ns)
@@ -224,16 +224,16 @@ def test_a_command_is_due_at_its_moment_whether_that_lies_ahead_or_behind():
     assert mine.next_ns() is None
 
 
-def test_commands_for_the_same_moment_are_applied_in_the_order_of_their_numbers():
-    mine = agenda()
+def test_commands_for_the_same_time_are_applied_in_the_order_of_their_numbers():
+    mine = command_queue()
 
     receive_all(mine, [event(1, target(1), due_in_ms=10), event(2, measure(1), due_in_ms=10)])
 
     assert numbers(mine.take_due(10 * NS_PER_MS)) == [1, 2]
 
 
-def test_a_whole_plan_may_be_announced_ahead():
-    mine = agenda()
+def test_a_whole_plan_may_be_announced_in_advance():
+    mine = command_queue()
     plan = [event(n, measure(n), due_in_ms=n * 1_000) for n in range(1, 6)]
 
     receive_all(mine, plan)
@@ -241,8 +241,8 @@ def test_a_whole_plan_may_be_announced_ahead():
     assert [numbers(mine.take_due(second * NS_PER_S)) for second in range(1, 6)] == [[1], [2], [3], [4], [5]]
 
 
-def test_a_later_command_takes_back_what_was_announced_for_its_moment_or_after_it():
-    mine = agenda()
+def test_a_later_command_replaces_those_announced_for_its_time_or_after_it():
+    mine = command_queue()
     receive_all(mine, [event(n, measure(n), due_in_ms=n * 1_000) for n in (1, 2, 3)])
     mine.receive(event(4, target(9), due_in_ms=2_500), 0)
 
@@ -251,16 +251,16 @@ def test_a_later_command_takes_back_what_was_announced_for_its_moment_or_after_i
     assert numbers(mine.take_due(10**12)) == [1, 5, 4]
 
 
-def test_an_older_target_for_a_later_moment_does_not_undo_a_newer_one():
-    mine = agenda()
+def test_an_older_target_for_a_later_time_does_not_undo_a_newer_one():
+    mine = command_queue()
 
     receive_all(mine, [event(1, target(64), due_in_ms=10_000), event(2, target(8), due_in_ms=None)])
 
     assert connections(mine.take_due(20 * NS_PER_S)) == [8]
 
 
-def test_stop_clears_the_agenda_and_a_second_one_may_hurry_the_first():
-    mine = agenda()
+def test_stop_clears_the_queue_and_a_second_one_may_shorten_the_first():
+    mine = command_queue()
     mine.receive(event(1, measure(), due_in_ms=1_000), 0)
     mine.receive(event(2, STOP), 0)
     mine.receive(event(3, Stop(reason="again", drain_timeout_s=0.0)), 0)
@@ -270,8 +270,8 @@ def test_stop_clears_the_agenda_and_a_second_one_may_hurry_the_first():
     assert mine.stop.drain_timeout_s == 0.0
 
 
-def test_events_that_are_not_understood_are_told_once_and_block_nothing():
-    mine = agenda()
+def test_unreadable_events_are_logged_once_and_block_nothing():
+    mine = command_queue()
 
     odd = event(1, UnknownCommand(event_type="DANCE" * 99, why="w" * 999))
     said = mine.receive(odd, 0)
@@ -284,8 +284,8 @@ def test_events_that_are_not_understood_are_told_once_and_block_nothing():
     assert numbers(mine.take_due(0)) == [2]
 
 
-def test_a_command_of_an_older_term_is_told_and_ignored():
-    mine = agenda()
+def test_a_command_of_an_older_lease_is_logged_and_ignored():
+    mine = command_queue()
     mine.receive(event(1, target(3), epoch=2), 0)
 
     said = mine.receive(event(2, STOP, epoch=1), 0)
@@ -301,8 +301,8 @@ def test_a_command_of_an_older_term_is_told_and_ignored():
 
 @pytest.mark.parametrize("address", OTHERS)
 @pytest.mark.parametrize("how", ["notice", "receive"])
-def test_start_and_stop_for_others_concern_nobody_here(address, how):
-    mine = agenda()
+def test_start_and_stop_for_other_workers_are_ignored(address, how):
+    mine = command_queue()
     for one in (event(1, Start(expected_workers=1), to=address), event(2, STOP, to=address)):
         mine.notice(one) if how == "notice" else mine.receive(one, 0)
 
@@ -311,8 +311,8 @@ def test_start_and_stop_for_others_concern_nobody_here(address, how):
 
 
 @pytest.mark.parametrize("address", MINE)
-def test_before_start_only_start_and_stop_are_seen_and_nothing_is_taken_off_the_table(address):
-    mine = agenda()
+def test_before_start_only_start_and_stop_are_read_and_no_command_is_taken(address):
+    mine = command_queue()
     seen: list[Command] = [measure(), target(3), Start(expected_workers=1)]
 
     for number, command in enumerate(seen, 1):
@@ -323,12 +323,12 @@ def test_before_start_only_start_and_stop_are_seen_and_nothing_is_taken_off_the_
     assert (mine.last_sequence_id, mine.epoch, mine.take_due(10**12)) == (0, 0, [])
     receive_all(mine, [event(number, command, to=address, epoch=3) for number, command in enumerate(seen, 1)])
     assert numbers(mine.take_due(0)) == [1, 2]
-    mine.notice(event(4, STOP, epoch=2))  # of a term that has ended
+    mine.notice(event(4, STOP, epoch=2))  # of an expired lease
     assert mine.stop is None
 
 
-def test_the_next_phase_is_known_with_its_moment():
-    mine = agenda()
+def test_the_next_phase_is_known_with_its_time():
+    mine = command_queue()
     assert mine.next_phase() is None
 
     receive_all(mine, [event(1, target(3), due_in_ms=1), event(2, measure(), due_in_ms=2_000)])

@@ -18,7 +18,7 @@ from tests.unit.worker_builders import (
     STOP,
     WARMUP,
     Stage,
-    agenda,
+    command_queue,
     connections,
     event,
     measure,
@@ -91,7 +91,7 @@ def plans(draw: st.DrawFn) -> tuple[PlannedCommand, ...]:
 
 @dataclass(frozen=True)
 class Look:
-    """A worker reads the events after some time; and before that, or after it, the conductor takes what is due."""
+    """A worker reads the events after some time; before that, or after it, the ramp controller takes due commands."""
 
     after_ms: int
     takes: bool
@@ -103,15 +103,15 @@ LAST_MS = 10**7
 
 
 @given(plans(), st.integers(0, 9_000), looks, st.integers(0, WORKERS - 1), st.booleans())
-def test_whenever_it_is_read_each_part_is_taken_once_at_its_moment_and_in_order(plan, lead_ms, script, worker, status):
-    """The zero is the same for all of them, whatever the reader was doing: late readers have it behind them."""
-    mine = agenda(worker_id=f"worker-{worker}", group=worker, workers=WORKERS)
+def test_whenever_it_is_read_each_part_is_taken_once_at_its_time_and_in_order(plan, lead_ms, script, worker, status):
+    """The zero is the same for all workers, however late they read: late readers have it in the past."""
+    mine = command_queue(worker_id=f"worker-{worker}", group=worker, workers=WORKERS)
     taken, now_ms = [], 0
     for look in (*script, Look(after_ms=0, takes=False, reads=True)):
         now_ms += look.after_ms
         if look.reads:
             mine.receive(event(1, start(*plan), due_in_ms=lead_ms - now_ms), now_ms * NS_PER_MS)
-        if status:  # the row says that the run is on, and the phase it is in; START has said more
+        if status:  # the row contains RUNNING and its phase; START contained more
             mine.reconcile(poll(phase=Phase.MEASUREMENT), now_ms * NS_PER_MS)
         if look.takes:
             taken += due(mine, now_ms)
@@ -127,10 +127,10 @@ def test_whenever_it_is_read_each_part_is_taken_once_at_its_moment_and_in_order(
 
 
 @given(plans(), plans(), st.integers(0, 9_000), st.integers(0, 9_000), st.integers(0, 12_000), st.integers(1, 2))
-def test_a_second_start_takes_back_what_the_first_announced_and_had_not_begun(
+def test_a_second_start_replaces_what_the_first_announced_and_had_not_begun(
     first, second, zero_ms, moved_ms, read_ms, epoch
 ):
-    mine = agenda(workers=WORKERS)
+    mine = command_queue(workers=WORKERS)
     mine.receive(event(1, start(*first), due_in_ms=zero_ms), 0)
     before = due(mine, read_ms)
     again_ms = read_ms + moved_ms
@@ -143,16 +143,16 @@ def test_a_second_start_takes_back_what_the_first_announced_and_had_not_begun(
     assert told(after) == as_planned(second, again_ms, 0)
 
 
-def test_an_older_term_starts_nothing():
-    mine = agenda(workers=WORKERS)
+def test_an_older_lease_starts_nothing():
+    mine = command_queue(workers=WORKERS)
     mine.receive(event(1, start(warm_up(), stage(1_000, 1)), epoch=2, due_in_ms=0), 0)
     mine.receive(event(2, start(warm_up(), stage(9_000, 7)), epoch=1, due_in_ms=0), 0)
 
     assert told(due(mine, LAST_MS)) == [(0, (Phase.WARMUP, None)), (1_000, (Phase.MEASUREMENT, 1))]
 
 
-def test_a_plan_takes_back_what_was_announced_before_start():
-    mine = agenda(workers=WORKERS)
+def test_a_plan_replaces_what_was_announced_before_start():
+    mine = command_queue(workers=WORKERS)
     mine.receive(event(1, measure(9), due_in_ms=500), 0)
     mine.receive(event(2, target(5), due_in_ms=500), 0)
     mine.receive(event(3, start(warm_up()), due_in_ms=1_000), 0)
@@ -160,8 +160,8 @@ def test_a_plan_takes_back_what_was_announced_before_start():
     assert numbers(due(mine, LAST_MS)) == [3]
 
 
-def test_start_without_a_plan_leaves_what_was_announced():
-    mine = agenda(workers=WORKERS)
+def test_start_without_a_plan_keeps_what_was_announced():
+    mine = command_queue(workers=WORKERS)
     mine.receive(event(1, measure(9), due_in_ms=500), 0)
     mine.receive(event(2, Start(expected_workers=WORKERS)), 0)
 
@@ -171,15 +171,15 @@ def test_start_without_a_plan_leaves_what_was_announced():
 
 
 def test_after_stop_a_plan_is_not_begun():
-    mine = agenda(workers=WORKERS)
+    mine = command_queue(workers=WORKERS)
     mine.receive(event(1, STOP), 0)
     mine.receive(event(2, start(warm_up(), total(0, 9)), due_in_ms=0), 0)
 
     assert due(mine, LAST_MS) == []
 
 
-def test_what_comes_later_takes_back_the_rest_of_a_plan():
-    mine = agenda(workers=WORKERS)
+def test_later_commands_replace_the_rest_of_a_plan():
+    mine = command_queue(workers=WORKERS)
     mine.receive(event(1, start(warm_up(), total(1_000, 30), total(9_000, 60)), due_in_ms=0), 0)
     mine.receive(event(2, SetRunTarget(total_connections=6), due_in_ms=5_000), 0)
 
@@ -192,7 +192,7 @@ def test_what_comes_later_takes_back_the_rest_of_a_plan():
 def shares(command: Event) -> list[int]:
     found = []
     for worker in range(WORKERS):
-        mine = agenda(worker_id=f"worker-{worker}", group=worker, workers=WORKERS)
+        mine = command_queue(worker_id=f"worker-{worker}", group=worker, workers=WORKERS)
         mine.receive(command, 0)
         found += connections(due(mine, LAST_MS))
     return found
@@ -213,7 +213,7 @@ def test_targets_for_one_worker_and_for_a_group_are_still_obeyed():
 
 
 def reconciled(targets: dict[str, ConnectionTarget], worker: int = 0) -> list[int]:
-    mine = agenda(worker_id=f"worker-{worker}", group=worker, workers=WORKERS, events_timeout_s=0.0)
+    mine = command_queue(worker_id=f"worker-{worker}", group=worker, workers=WORKERS, patience_s=0.0)
     mine.reconcile(poll(targets=targets), 0)
     return connections(due(mine, LAST_MS))
 
@@ -222,25 +222,25 @@ def test_run_status_repeats_a_target_of_the_run_under_a_star():
     assert [reconciled({"*": stored(8, 4)}, worker) for worker in range(WORKERS)] == [[3], [3], [2]]
 
 
-def test_of_its_own_target_and_that_of_the_run_the_newer_counts():
+def test_of_a_worker_target_and_that_of_the_run_the_newer_counts():
     assert reconciled({"*": stored(9, 4), "worker-0": stored(7, 5)}) == [7]
     assert reconciled({"*": stored(9, 6), "worker-0": stored(7, 5)}) == [3]
     assert reconciled({"worker-0": stored(7, None)}) == [7]
     assert reconciled({"worker-1": stored(7, 5)}) == []
 
 
-def test_a_target_of_the_run_that_was_read_as_an_event_is_no_news():
-    mine = agenda(workers=WORKERS, events_timeout_s=0.0)
+def test_a_target_of_the_run_that_was_read_as_an_event_is_not_applied_again():
+    mine = command_queue(workers=WORKERS, patience_s=0.0)
     mine.receive(event(4, SetRunTarget(total_connections=9), due_in_ms=2_000), 0)
 
     assert mine.reconcile(poll(targets={"*": stored(9, 4, in_s=2.0)}), 0) is None
     assert connections(due(mine, LAST_MS)) == [3]
 
 
-# --- the conductor follows it ----------------------------------------------------------------------------------------
+# --- the ramp controller follows it ----------------------------------------------------------------------------------
 
 
-def test_a_plan_begins_at_the_moment_of_start_and_the_warm_up_is_as_long_as_planned():
+def test_a_plan_begins_at_the_time_of_start_and_the_warm_up_is_as_long_as_planned():
     worker = Stage()
     plan = (
         PlannedCommand(at_ms=0, command=SetPhase(phase=WARMUP)),
@@ -253,7 +253,7 @@ def test_a_plan_begins_at_the_moment_of_start_and_the_warm_up_is_as_long_as_plan
     worker.ramp_controller.begin(WARMUP, None)
     worker.run_to(2.9)
     assert worker.windows.held() == ()
-    assert not worker.bench.go.is_set()
+    assert not worker.context.go.is_set()
     worker.run_to(100)
 
     assert worker.spans() == [
@@ -264,7 +264,7 @@ def test_a_plan_begins_at_the_moment_of_start_and_the_warm_up_is_as_long_as_plan
     assert worker.pool.sizes[-1] == 7
 
 
-def test_a_worker_that_reads_start_after_its_zero_joins_what_is_left():
+def test_a_worker_that_reads_start_after_its_zero_joins_the_rest_of_the_plan():
     worker = Stage()
     plan = (
         PlannedCommand(at_ms=0, command=SetPhase(phase=WARMUP)),

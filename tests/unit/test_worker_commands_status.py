@@ -13,7 +13,7 @@ from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.worker.commands import CommandQueue
 from tests.unit.worker_builders import (
     STOP,
-    agenda,
+    command_queue,
     connections,
     event,
     measure,
@@ -33,8 +33,8 @@ def repeat(of: CommandQueue, seen: object, *, seconds: float = PATIENCE_S, from_
     return [said for said in (of.reconcile(seen, moment_ns) for moment_ns in moments_ns) if said]  # type: ignore[arg-type]
 
 
-def test_run_status_is_believed_when_it_has_been_ahead_of_the_events_for_a_while():
-    mine = agenda()
+def test_run_status_is_obeyed_when_it_has_been_ahead_of_the_events_for_a_while():
+    mine = command_queue()
     ahead = poll(targets={"worker-0": stored(12, 5, step_id=2)})
 
     assert mine.reconcile(ahead, 0) is None
@@ -49,8 +49,8 @@ def test_run_status_is_believed_when_it_has_been_ahead_of_the_events_for_a_while
     assert repeat(mine, ahead, from_ns=6 * NS_PER_S) == []
 
 
-def test_an_event_that_is_merely_read_after_the_row_is_no_surprise():
-    mine = agenda()
+def test_an_event_that_is_only_read_after_the_row_is_no_gap():
+    mine = command_queue()
     ahead = poll(targets={"worker-0": stored(12, 2, in_s=60)})
     mine.reconcile(ahead, 0)
 
@@ -61,7 +61,7 @@ def test_an_event_that_is_merely_read_after_the_row_is_no_surprise():
 
 
 def test_a_target_of_run_status_is_not_applied_again_when_its_event_comes_late():
-    mine = agenda()
+    mine = command_queue()
     ahead = poll(targets={"worker-0": stored(12, 5, step_id=3)})
     repeat(mine, ahead)
     assert numbers(mine.take_due(10 * NS_PER_S)) == [5]
@@ -73,8 +73,8 @@ def test_a_target_of_run_status_is_not_applied_again_when_its_event_comes_late()
     assert numbers(mine.take_due(10**12)) == [6]
 
 
-def test_the_rest_of_a_plan_is_followed_although_run_status_told_its_last_target_first():
-    mine = agenda()
+def test_the_rest_of_a_plan_is_followed_although_run_status_had_its_last_target_first():
+    mine = command_queue()
     repeat(mine, poll(targets={"worker-0": stored(30, 3, in_s=60)}))
 
     receive_all(mine, [event(1, target(10), due_in_ms=0), event(2, target(20), due_in_ms=30_000)], 5 * NS_PER_S)
@@ -84,7 +84,7 @@ def test_the_rest_of_a_plan_is_followed_although_run_status_told_its_last_target
 
 
 def test_a_target_whose_number_is_not_newer_is_never_applied():
-    mine = agenda()
+    mine = command_queue()
     mine.receive(event(7, target(5)), 0)
     mine.take_due(0)
 
@@ -93,8 +93,8 @@ def test_a_target_whose_number_is_not_newer_is_never_applied():
     assert mine.take_due(10**12) == []
 
 
-def test_a_target_without_a_number_is_applied_when_it_is_another_one_than_the_last():
-    mine = agenda()
+def test_a_target_without_a_number_is_applied_when_it_differs_from_the_last():
+    mine = command_queue()
     mine.receive(event(7, target(5)), 0)
     mine.take_due(0)
 
@@ -107,7 +107,7 @@ def test_a_target_without_a_number_is_applied_when_it_is_another_one_than_the_la
 
 @given(st.integers(-60_000, 60_000))
 def test_a_target_of_run_status_takes_effect_when_its_event_would_have(offset_ms):
-    mine, other = agenda(), agenda()
+    mine, other = command_queue(), command_queue()
     now_ns = 1_000 * NS_PER_S
 
     other.receive(event(1, target(3), due_in_ms=offset_ms), now_ns)
@@ -119,8 +119,8 @@ def test_a_target_of_run_status_takes_effect_when_its_event_would_have(offset_ms
 
 
 @pytest.mark.parametrize("written", ["soon", "2026-13-45T99:00:00", ""])
-def test_a_moment_that_cannot_be_read_is_now(written):
-    mine = agenda()
+def test_an_unreadable_time_means_now(written):
+    mine = command_queue()
     entry = ConnectionTarget(target_connections=3, sequence_id=1, effective_at=written)
 
     repeat(mine, poll(targets={"worker-0": entry}))
@@ -128,21 +128,21 @@ def test_a_moment_that_cannot_be_read_is_now(written):
     assert mine.next_ns() == round(PATIENCE_S * NS_PER_S)
 
 
-def test_targets_of_others_are_not_ours():
-    mine = agenda()
+def test_targets_of_other_workers_are_ignored():
+    mine = command_queue()
 
     assert repeat(mine, poll(targets={"worker-1": stored(3, 1), "worker": stored(4, 2)}), seconds=20) == []
 
 
-def test_a_worker_that_has_not_begun_has_no_phase_to_go_on_from():
-    mine = agenda()
+def test_a_worker_that_has_not_begun_has_no_phase_to_continue_from():
+    mine = command_queue()
 
     assert repeat(mine, poll(phase=Phase.MEASUREMENT), seconds=20) == []
     assert mine.started
 
 
-def test_a_missed_phase_is_found_after_a_while_and_only_ahead():
-    mine = agenda()
+def test_a_missed_phase_is_found_after_a_while_and_only_a_later_one():
+    mine = command_queue()
     mine.began(Phase.WARMUP)
 
     assert repeat(mine, poll(phase=Phase.WARMUP), seconds=20) == []
@@ -153,7 +153,7 @@ def test_a_missed_phase_is_found_after_a_while_and_only_ahead():
 
 
 def test_a_phase_that_was_announced_is_not_missed():
-    mine = agenda()
+    mine = command_queue()
     mine.began(Phase.WARMUP)
     mine.receive(event(1, measure(), due_in_ms=60_000), 0)
 
@@ -161,7 +161,7 @@ def test_a_phase_that_was_announced_is_not_missed():
 
 
 def test_being_behind_must_last_without_a_break():
-    mine = agenda()
+    mine = command_queue()
     mine.began(Phase.WARMUP)
     mine.reconcile(poll(phase=Phase.MEASUREMENT), 0)
     mine.reconcile(poll(phase=Phase.WARMUP), 3 * NS_PER_S)
@@ -169,8 +169,8 @@ def test_being_behind_must_last_without_a_break():
     assert mine.reconcile(poll(phase=Phase.MEASUREMENT), 6 * NS_PER_S) is None
 
 
-def test_a_row_of_an_older_term_says_nothing():
-    mine = agenda()
+def test_a_row_of_an_older_lease_is_ignored():
+    mine = command_queue()
     mine.began(Phase.WARMUP)
     mine.receive(event(1, Start(expected_workers=1), epoch=3), 0)
 
@@ -179,7 +179,7 @@ def test_a_row_of_an_older_term_says_nothing():
 
 @pytest.mark.parametrize("status", [RunStatus.PREPARED, RunStatus.STARTING])
 def test_before_the_run_is_running_its_row_commands_nothing(status):
-    mine = agenda()
+    mine = command_queue()
 
     assert repeat(mine, poll(status=status, targets={"worker-0": stored(3, 9)}), seconds=20) == []
     assert not mine.started
@@ -191,8 +191,8 @@ def test_before_the_run_is_running_its_row_commands_nothing(status):
     [RunStatus.STOPPING, RunStatus.CANCELLING, RunStatus.COMPLETED, RunStatus.CANCELLED, RunStatus.FAILED],
 )
 @pytest.mark.parametrize("epoch", [0, 1, 9])
-def test_the_end_of_a_run_is_obeyed_without_an_event_and_whoever_leads(status, epoch):
-    mine = agenda(drain_s=33.0)
+def test_the_end_of_a_run_is_obeyed_without_an_event_and_under_any_lease(status, epoch):
+    mine = command_queue(drain_s=33.0)
     receive_all(mine, [event(1, measure(), epoch=5, due_in_ms=1_000)])
 
     mine.reconcile(poll(status=status, epoch=epoch), 0)
@@ -203,8 +203,8 @@ def test_the_end_of_a_run_is_obeyed_without_an_event_and_whoever_leads(status, e
     assert mine.take_due(10**12) == []
 
 
-def test_the_row_does_not_replace_what_the_stop_event_said():
-    mine = agenda(drain_s=33.0)
+def test_the_row_does_not_replace_the_content_of_the_stop_event():
+    mine = command_queue(drain_s=33.0)
     mine.receive(event(1, STOP), 0)
 
     mine.reconcile(poll(status=RunStatus.STOPPING), 0)

@@ -55,12 +55,12 @@ class Session:
         return self.rows["logs" if "TEST_LOGS" in query.sql else "snapshots"]
 
 
-class Stand:
+class FlushHarness:
     def __init__(self, me: WorkerArguments = ME) -> None:
         self.clock, self.session = FakeClock(), Session()
-        self.board = WorkerSharedState(clock=self.clock)
-        self.flush = ResultFlusher(self.session, me, "test", self.board, self.clock, period_s=5.0)  # type: ignore[arg-type]
-        self.retries = RetryPolicy(stop=threading.Event(), clock=self.clock)
+        self.worker_state = WorkerSharedState(clock=self.clock)
+        self.flush = ResultFlusher(self.session, me, "test", self.worker_state, self.clock, period_s=5.0)  # type: ignore[arg-type]
+        self.patience = RetryPolicy(stop=threading.Event(), clock=self.clock)
 
     def put(self, *numbers: int) -> None:
         for number in numbers:
@@ -75,105 +75,105 @@ class Stand:
 
 
 @pytest.fixture
-def stand() -> Stand:
-    return Stand()
+def harness() -> FlushHarness:
+    return FlushHarness()
 
 
-def test_seconds_that_come_while_a_full_queue_is_written_are_not_lost(stand: Stand) -> None:
-    stand.put(*range(SNAPSHOTS_MAX))
+def test_seconds_that_come_while_a_full_queue_is_written_are_not_lost(harness: FlushHarness) -> None:
+    harness.put(*range(SNAPSHOTS_MAX))
     late = iter(((SNAPSHOTS_MAX, SNAPSHOTS_MAX + 1, SNAPSHOTS_MAX + 2),))
-    stand.session.meanwhile = lambda: stand.put(*next(late, ()))
+    harness.session.meanwhile = lambda: harness.put(*next(late, ()))
 
-    stand.step()
-    stand.step()
+    harness.step()
+    harness.step()
 
-    assert stand.stored == [str(number) for number in range(SNAPSHOTS_MAX + 3)]
-    assert stand.flush.dropped_snapshots == 0
+    assert harness.stored == [str(number) for number in range(SNAPSHOTS_MAX + 3)]
+    assert harness.flush.dropped_snapshots == 0
 
 
-def test_of_a_control_plane_that_stays_away_only_the_oldest_seconds_are_given_up(stand: Stand) -> None:
-    stand.session.fails = True
-    stand.put(*range(SNAPSHOTS_MAX + 5))
-    assert not stand.step()
+def test_when_the_control_plane_stays_unreachable_only_the_oldest_seconds_are_dropped(harness: FlushHarness) -> None:
+    harness.session.fails = True
+    harness.put(*range(SNAPSHOTS_MAX + 5))
+    assert not harness.step()
 
-    assert [row.snapshot_id for row in stand.flush.unsent().snapshots] == [
+    assert [row.snapshot_id for row in harness.flush.unsent().snapshots] == [
         str(number) for number in range(5, SNAPSHOTS_MAX + 5)
     ]
-    assert stand.flush.dropped_snapshots == 5
+    assert harness.flush.dropped_snapshots == 5
 
 
-def test_a_line_that_is_being_written_is_still_there_for_who_keeps_it(stand: Stand) -> None:
-    stand.board.say("WARNING", "one")
+def test_a_line_that_is_being_written_is_still_available_to_the_spool(harness: FlushHarness) -> None:
+    harness.worker_state.say("WARNING", "one")
     seen: list[str] = []
-    stand.session.meanwhile = lambda: seen.extend(row.message for row in stand.flush.unsent().logs)
+    harness.session.meanwhile = lambda: seen.extend(row.message for row in harness.flush.unsent().logs)
 
-    stand.step()
+    harness.step()
 
     assert seen == ["one"]
-    assert not stand.flush.unsent().logs
+    assert not harness.flush.unsent().logs
 
 
-def test_lines_have_the_same_id_at_every_attempt(stand: Stand) -> None:
-    stand.board.say("WARNING", "one")
-    stand.session.fails = True
-    first = [row.log_id for row in stand.flush.unsent().logs]
-    assert not stand.step()
-    stand.session.fails = False
-    assert stand.step()
+def test_lines_have_the_same_id_at_every_attempt(harness: FlushHarness) -> None:
+    harness.worker_state.say("WARNING", "one")
+    harness.session.fails = True
+    first = [row.log_id for row in harness.flush.unsent().logs]
+    assert not harness.step()
+    harness.session.fails = False
+    assert harness.step()
 
-    assert [row[0] for row in stand.session.rows["logs"]] == first
+    assert [row[0] for row in harness.session.rows["logs"]] == first
 
 
-def test_what_was_kept_is_uploaded_once_whatever_of_it_had_been_stored(stand: Stand, tmp_path: Path) -> None:
+def test_spooled_rows_are_uploaded_once_whatever_part_had_been_stored(harness: FlushHarness, tmp_path: Path) -> None:
     folder = tmp_path / "run" / "worker-0-1"
-    stand.board.say("INFO", "kept")
-    stand.put(*range(7))
-    unsent = stand.flush.unsent()
+    harness.worker_state.say("INFO", "kept")
+    harness.put(*range(7))
+    unsent = harness.flush.unsent()
     spool_rows(folder, "run", unsent)
     assert contents(folder) == {"snapshot": 7, "log_line": 1}
-    stand.session.rows["snapshots"] = [("2",), ("3",)]  # the answer to these was lost
+    harness.session.rows["snapshots"] = [("2",), ("3",)]  # the answer to these was lost
 
-    done = upload(stand.session, stand.retries, folder)  # type: ignore[arg-type]
+    done = upload(harness.session, harness.patience, folder)  # type: ignore[arg-type]
 
     assert done == {"log_line": 1, "snapshot": 7}
-    assert sorted(stand.stored) == [str(number) for number in range(7)]
-    assert all(isinstance(row[6], datetime) for row in stand.session.rows["snapshots"][2:])
+    assert sorted(harness.stored) == [str(number) for number in range(7)]
+    assert all(isinstance(row[6], datetime) for row in harness.session.rows["snapshots"][2:])
     assert not folder.exists()
 
 
-def test_what_all_workers_write_at_once_is_spread_over_a_while() -> None:
+def test_simultaneous_writes_of_all_workers_are_spread_over_a_while() -> None:
     workers, written_s = 1_000, []
     for number in range(20):
         me = WorkerArguments(run_id="run", worker_id="w", worker_group_id=number, worker_group_count=workers)
-        stand, stopping = Stand(me), threading.Event()
-        stand.session.meanwhile = stopping.set
-        stand.board.say("WARNING", "all workers say this at the same moment")
-        stand.flush.run(stopping, stand.retries)
-        assert [row[5] for row in stand.session.rows["logs"]] == ["all workers say this at the same moment"]
-        written_s.append(stand.clock.now_ns / NS_PER_S)
+        harness, stopping = FlushHarness(me), threading.Event()
+        harness.session.meanwhile = stopping.set
+        harness.worker_state.say("WARNING", "all workers say this at the same moment")
+        harness.flush.run(stopping, harness.patience)
+        assert [row[5] for row in harness.session.rows["logs"]] == ["all workers say this at the same moment"]
+        written_s.append(harness.clock.now_ns / NS_PER_S)
 
     assert max(written_s) <= workers / WRITERS_PER_S == 20.0
     assert max(written_s) - min(written_s) > 5.0, "of 20 random moments"
 
 
-def test_the_row_of_a_worker_that_starts_waits_for_the_next_batch(stand: Stand) -> None:
+def test_the_row_of_a_worker_that_starts_waits_for_the_next_batch(harness: FlushHarness) -> None:
     """All workers start together, and what they write then would delay those that have not read START yet."""
-    begun = started_row(ME, test_id="test", template_id="", created_at=stand.clock.utc_now().replace(tzinfo=None))
-    stand.flush.put_start(begun)
+    begun = started_row(ME, test_id="test", template_id="", created_at=harness.clock.utc_now().replace(tzinfo=None))
+    harness.flush.put_start(begun)
 
-    assert not stand.board.urgent.is_set()
+    assert not harness.worker_state.urgent.is_set()
 
 
-def test_a_worker_that_ends_does_not_wait_for_its_moment(stand: Stand) -> None:
+def test_a_worker_that_ends_does_not_wait_for_its_turn(harness: FlushHarness) -> None:
     """What is left is written by finish()."""
     stopping = threading.Event()
-    stand.board.say("WARNING", "one")
+    harness.worker_state.say("WARNING", "one")
     stopping.set()
 
-    stand.flush.run(stopping, stand.retries)
+    harness.flush.run(stopping, harness.patience)
 
-    assert stand.clock.now_ns == 0
-    assert [row.message for row in stand.flush.unsent().logs] == ["one"]
+    assert harness.clock.now_ns == 0
+    assert [row.message for row in harness.flush.unsent().logs] == ["one"]
 
 
 @pytest.mark.parametrize(
@@ -184,14 +184,14 @@ def test_a_worker_that_ends_does_not_wait_for_its_moment(stand: Stand) -> None:
     ],
 )
 def test_a_failed_statement_is_logged_with_its_category_and_the_code_if_it_has_one(
-    stand: Stand, category: ErrorCategory, code: int | None, message: str
+    harness: FlushHarness, category: ErrorCategory, code: int | None, message: str
 ) -> None:
-    stand.board.failed("look", category, code, "0 rows, and the scenario expects 1")
+    harness.worker_state.failed("look", category, code, "0 rows, and the scenario expects 1")
 
-    assert [line.message for line in stand.board.lines] == [message]
+    assert [line.message for line in harness.worker_state.lines] == [message]
 
 
-def test_an_empty_spool_says_so(tmp_path: Path) -> None:
+def test_an_empty_spool_is_reported(tmp_path: Path) -> None:
     spool_rows(tmp_path / "worker", "run", UnsentRows())
 
     assert contents(tmp_path / "worker") == contents(tmp_path) == {}

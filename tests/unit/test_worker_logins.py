@@ -63,8 +63,8 @@ class Connected:
         pass
 
 
-class Door:
-    """Opens sessions, or refuses them, as it is told."""
+class ScriptedSessions:
+    """Opens sessions, or rejects them with the given errors first."""
 
     def __init__(self, *refusals: LoadgenError) -> None:
         self.refusals = list(refusals)
@@ -80,7 +80,7 @@ class Door:
         return Connected()
 
 
-class Waits(FakeClock):
+class RecordingClock(FakeClock):
     """Remembers how long it was waited."""
 
     def __init__(self) -> None:
@@ -92,11 +92,15 @@ class Waits(FakeClock):
         return super().wait(event, timeout_s)
 
 
-class Bed:
+class ClientHarness:
     """A bench for clients without a server: a window is open, statements call `statement`."""
 
     def __init__(
-        self, door: Door, statement: Callable[[], None], policy: ConnectionPolicy | None = None, clock: Any = None
+        self,
+        sessions: ScriptedSessions,
+        statement: Callable[[], None],
+        policy: ConnectionPolicy | None = None,
+        clock: Any = None,
     ) -> None:
         self.failures: list[tuple[Any, ...]] = []
         windows, self.clock, self.connections = WindowRegistry(), clock or SystemClock(), ConnectionMeter()
@@ -109,10 +113,10 @@ class Bed:
             statement()
             return 1
 
-        self.bench = ClientContext(
+        self.context = ClientContext(
             scenario=made if policy is None else replace(made, connections=policy),
             windows=windows,
-            sessions=cast(LoadSessions, door),
+            sessions=cast(LoadSessions, sessions),
             runs=(run,),
             opening=threading.Semaphore(4),
             failed=lambda *what: self.failures.append(what),
@@ -123,17 +127,17 @@ class Bed:
         windows.open(0, phase=Phase.MEASUREMENT, at_ns=self.clock.monotonic_ns())
         self.connections.plan(Ramp(origin=4, target=4), self.clock.monotonic_ns())
         self.connections.open(0, self.clock.monotonic_ns(), None)
-        self.bench.go.set()
+        self.context.go.set()
 
 
 # --- a client --------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_is_refused_tries_again_for_longer_and_longer_and_is_counted() -> None:
-    clock = Waits()
-    door = Door(*[ConfigurationError("the token was refused: invalid or expired")] * 7)
-    bed = Bed(door, lambda: client.leave(), clock=clock)
-    client = Client(bed.slots.get(0), bed.bench)
+def test_a_rejected_client_retries_with_growing_pauses_and_is_counted() -> None:
+    clock = RecordingClock()
+    sessions = ScriptedSessions(*[ConfigurationError("the token was refused: invalid or expired")] * 7)
+    harness = ClientHarness(sessions, lambda: client.leave(), clock=clock)
+    client = Client(harness.slots.get(0), harness.context)
 
     client.run()
 
@@ -141,14 +145,14 @@ def test_a_client_that_is_refused_tries_again_for_longer_and_longer_and_is_count
     for number, wait_s in enumerate(clock.waits_s, start=1):
         longest_s = min(2.0**number, LOGIN_PAUSE_MAX_S)
         assert longest_s / 2 <= wait_s <= longest_s
-    assert door.opened == 1
+    assert sessions.opened == 1
     assert client.error is None
     assert client.refused is None, "it is connected"
-    logins = bed.connections.logins
+    logins = harness.connections.logins
     assert (logins.opened, logins.refused, dict(logins.reopened)) == (1, 7, {})
     assert logins.last_refused[-1].text == "the token was refused: invalid or expired"
-    assert [failure[1] for failure in bed.failures] == [ErrorCategory.CONFIGURATION] * 7
-    time = bed.connections.time(0, clock.now_ns)
+    assert [failure[1] for failure in harness.failures] == [ErrorCategory.CONFIGURATION] * 7
+    time = harness.connections.time(0, clock.now_ns)
     assert time.planned_ms == pytest.approx(4 * sum(clock.waits_s) * 1_000, abs=10)
     assert time.delivered_ms <= 10, "waits and refused logins are missing"
 
@@ -157,28 +161,28 @@ def test_a_client_that_pauses_after_failures_delivers_nothing() -> None:
     paused: list[bool] = []
 
     def no_answer() -> None:
-        paused.append(bed.connections.complete_since_ns is not None)
+        paused.append(harness.connections.complete_since_ns is not None)
         if len(paused) == 4:
             client.leave()
         raise OSError("no answer")
 
-    bed = Bed(Door(), no_answer)
-    bed.connections.plan(Ramp(origin=1, target=1), 0)
-    client = Client(bed.slots.get(0), bed.bench)
+    harness = ClientHarness(ScriptedSessions(), no_answer)
+    harness.connections.plan(Ramp(origin=1, target=1), 0)
+    client = Client(harness.slots.get(0), harness.context)
 
-    with patch.object(bed.connections, "paused", wraps=bed.connections.paused) as told:
+    with patch.object(harness.connections, "paused", wraps=harness.connections.paused) as told:
         client.run()
 
     assert paused == [True] * 4, "while it executes its connection counts"
     assert told.call_count == 3
 
 
-def test_a_client_that_is_told_to_leave_does_not_wait_for_its_next_login() -> None:
-    bed = Bed(Door(*[ConfigurationError("no")] * 1_000), lambda: None)
-    client = Client(bed.slots.get(0), bed.bench)
+def test_a_client_that_must_leave_does_not_wait_for_its_next_login() -> None:
+    harness = ClientHarness(ScriptedSessions(*[ConfigurationError("no")] * 1_000), lambda: None)
+    client = Client(harness.slots.get(0), harness.context)
     thread = threading.Thread(target=client.run, name="client", daemon=True)
     thread.start()
-    while not bed.connections.logins.refused:
+    while not harness.connections.logins.refused:
         client.ended.wait(0.01)
 
     client.leave()
@@ -193,20 +197,20 @@ def test_a_client_that_is_told_to_leave_does_not_wait_for_its_next_login() -> No
         (ConnectionPolicy(max_age_s=1e-9), ReconnectReason.MAX_AGE),
     ],
 )
-def test_why_a_client_logs_in_again_is_known(policy: ConnectionPolicy, why: ReconnectReason) -> None:
+def test_the_reason_of_a_new_login_is_known(policy: ConnectionPolicy, why: ReconnectReason) -> None:
     done = iter(range(100))
-    bed = Bed(Door(), lambda: client.leave() if next(done) == 6 else None, policy)
-    client = Client(bed.slots.get(0), bed.bench)
+    harness = ClientHarness(ScriptedSessions(), lambda: client.leave() if next(done) == 6 else None, policy)
+    client = Client(harness.slots.get(0), harness.context)
 
     client.run()
 
-    logins = bed.connections.logins
+    logins = harness.connections.logins
     assert logins.opened > 3
     assert logins.reopened == {why: logins.opened - 1}
     assert logins.refused == 0
 
 
-def test_a_lost_session_is_told_with_when_whose_and_which_error() -> None:
+def test_a_lost_session_is_reported_with_time_slot_and_error() -> None:
     done = iter(range(100))
 
     def lost_at_first() -> None:
@@ -214,59 +218,59 @@ def test_a_lost_session_is_told_with_when_whose_and_which_error() -> None:
             raise OperationalError(msg="Session no longer exists.", errno=390_111)
         client.leave()
 
-    bed = Bed(Door(), lost_at_first, clock=Waits())
-    client = Client(bed.slots.get(3), bed.bench)
+    harness = ClientHarness(ScriptedSessions(), lost_at_first, clock=RecordingClock())
+    client = Client(harness.slots.get(3), harness.context)
 
     client.run()
 
-    logins = bed.connections.logins
+    logins = harness.connections.logins
     assert logins.reopened == {ReconnectReason.SESSION_LOST: 2}
     assert [(one.slot, one.reason, one.code, one.count) for one in logins.last_lost] == [
         (3, ReconnectReason.SESSION_LOST, 390_111, 2)
     ]
     assert "Session no longer exists." in logins.last_lost[0].text
-    assert logins.last_lost[0].at == bed.clock.utc_now().replace(tzinfo=None)
+    assert logins.last_lost[0].at == harness.clock.utc_now().replace(tzinfo=None)
 
 
-def test_a_connection_lost_when_its_client_leaves_is_not_told() -> None:
+def test_a_connection_lost_when_its_client_leaves_is_not_reported() -> None:
     """The end of every run cancels statements, and nothing is opened again."""
 
     def lost_at_the_end() -> None:
         client.leave()
         raise OperationalError(msg="Session no longer exists.", errno=390_111)
 
-    bed = Bed(Door(), lost_at_the_end)
-    client = Client(bed.slots.get(0), bed.bench)
+    harness = ClientHarness(ScriptedSessions(), lost_at_the_end)
+    client = Client(harness.slots.get(0), harness.context)
 
     client.run()
 
-    assert bed.connections.logins.last_lost == ()
+    assert harness.connections.logins.last_lost == ()
 
 
 @given(st.integers(1, 10_000), st.floats(0, 1))
-def test_pauses_between_refused_logins_are_bounded(attempts: int, part: float) -> None:
+def test_pauses_between_rejected_logins_are_bounded(attempts: int, part: float) -> None:
     assert 1.0 <= login_pause_s(attempts, part) <= LOGIN_PAUSE_MAX_S
 
 
 # --- clients ---------------------------------------------------------------------------------------------------------
 
 
-def test_clients_of_a_higher_level_are_connected_ahead_of_it_and_do_nothing() -> None:
+def test_clients_of_a_higher_level_are_connected_ahead_of_it_and_send_nothing() -> None:
     done = threading.Semaphore(0)
-    bed = Bed(Door(), lambda: done.release())
-    pool = ClientPool(bed.bench, bed.slots, warn=lambda text: None)
+    harness = ClientHarness(ScriptedSessions(), lambda: done.release())
+    pool = ClientPool(harness.context, harness.slots, warn=lambda text: None)
 
     pool.resize(1, ahead=3)
     while pool.open < 3:
         assert done.acquire(timeout=HANG_S)
     for _ in range(10):
         assert done.acquire(timeout=HANG_S)
-    assert [bed.slots.get(slot).k > 0 for slot in range(3)] == [True, False, False]
+    assert [harness.slots.get(slot).k > 0 for slot in range(3)] == [True, False, False]
 
     pool.resize(3, ahead=3)
-    while not all(bed.slots.get(slot).k for slot in range(3)):
+    while not all(harness.slots.get(slot).k for slot in range(3)):
         assert done.acquire(timeout=HANG_S)
-    assert bed.connections.logins.opened == 3, "nobody connected again"
+    assert harness.connections.logins.opened == 3, "nobody connected again"
 
     pool.resize(1)
     while pool.open > 1:
@@ -289,7 +293,7 @@ REFUSED = LoginCounts(
 )
 
 
-def test_a_worker_without_a_connection_ends_after_a_minute_and_says_why() -> None:
+def test_a_worker_without_a_connection_ends_after_a_minute_with_the_reason() -> None:
     timing, disconnected = TimingSettings(), TargetWatchdog()
     for _ in range(59):
         disconnected.count(wanted=8, connected=0, awake_s=1.0)
@@ -305,7 +309,7 @@ def test_a_worker_without_a_connection_ends_after_a_minute_and_says_why() -> Non
 
 
 @pytest.mark.parametrize(("wanted", "connected"), [(8, 1), (0, 0)])
-def test_one_connection_is_enough_and_none_when_none_is_wanted(wanted: int, connected: int) -> None:
+def test_one_connection_is_enough_and_none_when_none_is_planned(wanted: int, connected: int) -> None:
     timing, disconnected = TimingSettings(), TargetWatchdog()
     for _ in range(59):
         disconnected.count(wanted=8, connected=0, awake_s=1.0)
@@ -324,7 +328,7 @@ def test_a_worker_that_is_not_ready_or_ends_is_not_ended_for_it(status: WorkerSt
 
 
 @pytest.mark.parametrize("at", ["yesterday", 7, None])
-def test_a_refusal_without_a_moment_is_refused(at) -> None:
+def test_a_rejection_without_a_time_is_rejected(at) -> None:
     said = {**logins_data(LoginCounts()), "last_refused": [{"at": at, "code": None, "text": "no"}]}
 
     with pytest.raises(InvalidMetrics):
@@ -332,7 +336,7 @@ def test_a_refusal_without_a_moment_is_refused(at) -> None:
 
 
 def test_the_failures_of_a_heartbeat_take_less_than_half_of_it() -> None:
-    """Whatever their texts are, in JSON of ASCII characters."""
+    """With any texts, in JSON of ASCII characters."""
     longest = [
         ConnectionFailure.of(FakeClock().utc_now(), 10**6, 10**9 + at, "\U0001f600" * 10**4)
         for at in range(FAILURES_KEPT)

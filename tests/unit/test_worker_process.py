@@ -16,7 +16,7 @@ from tests.processes import ROOT
 CORES = (2, 3, 6, 7)
 
 
-def test_workers_of_a_run_are_on_different_cores_as_far_as_there_are_enough():
+def test_workers_of_a_run_are_on_different_cores_if_there_are_enough():
     taken = Counter(core_of("20261116-0200-nightly-4b0af5", worker, CORES) for worker in range(10))
 
     assert set(taken) == set(CORES)

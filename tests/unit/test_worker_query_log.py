@@ -60,7 +60,7 @@ entries = st.builds(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(entries, max_size=8))
-def test_what_was_kept_comes_back_as_it_was(tmp_path, kept):
+def test_stored_entries_are_read_back_unchanged(tmp_path, kept):
     folder = tmp_path / str(next(folders))
     assert write(folder, kept).kept == len(kept)
 
@@ -86,7 +86,7 @@ def test_what_was_kept_comes_back_as_it_was(tmp_path, kept):
 
 
 @pytest.mark.parametrize("category", ErrorCategory)
-def test_every_kind_of_failure_comes_back_by_name(tmp_path, category):
+def test_every_kind_of_failure_is_read_back_by_name(tmp_path, category):
     write(tmp_path / "q", [entry(outcome=FailedOutcome(category, 604, "text \x1b[31m \ud800 \n"), rows=None)])
 
     ((record,), _) = read(tmp_path / "q")
@@ -96,7 +96,7 @@ def test_every_kind_of_failure_comes_back_by_name(tmp_path, category):
 
 
 @pytest.mark.parametrize("query_id", ["", "x" * 37, "ü" * 10, "ü" * 30, "\ud800", QUERY_ID + "0"])
-def test_an_id_that_is_none_of_snowflakes_is_left_out_and_never_cut(tmp_path, query_id):
+def test_an_invalid_query_id_is_left_out_and_never_cut(tmp_path, query_id):
     write(tmp_path / "q", [entry(query_id=query_id), entry()])
 
     ((odd, usual), damaged) = read(tmp_path / "q")
@@ -105,7 +105,7 @@ def test_an_id_that_is_none_of_snowflakes_is_left_out_and_never_cut(tmp_path, qu
 
 
 @pytest.mark.parametrize("code", [2**31, -(2**31), 2**63, -(10**30)])
-def test_a_code_that_is_no_code_of_snowflakes_is_left_out(tmp_path, code):
+def test_an_invalid_error_code_is_left_out(tmp_path, code):
     write(tmp_path / "q", [entry(outcome=FailedOutcome(ErrorCategory.FATAL, code, "odd"))])
 
     ((record,), _) = read(tmp_path / "q")
@@ -113,7 +113,7 @@ def test_a_code_that_is_no_code_of_snowflakes_is_left_out(tmp_path, code):
     assert (record.code, record.error) == (None, "odd")
 
 
-def test_only_so_many_error_texts_are_kept_and_the_rest_by_code(tmp_path):
+def test_only_a_limited_number_of_error_texts_is_kept_and_the_rest_by_code(tmp_path):
     many = ERROR_TEXTS_MAX + 5
     kept = [entry(outcome=FailedOutcome(ErrorCategory.FATAL, n, f"error {n}")) for n in range(many)]
     write(tmp_path / "q", [*kept, kept[0]])
@@ -128,7 +128,7 @@ def test_only_so_many_error_texts_are_kept_and_the_rest_by_code(tmp_path):
     assert records[-1].error == "error 0"
 
 
-def test_the_header_comes_back(tmp_path):
+def test_the_header_is_read_back(tmp_path):
     write(tmp_path / "q", [])
 
     assert QueryLogReader(tmp_path / "q").header == HEADER
@@ -148,7 +148,7 @@ def test_several_rounds_and_several_clients_end_up_in_one_file(tmp_path):
     assert all(not slot.entries for slot in slots)
 
 
-def test_an_entry_that_comes_after_its_window_was_forgotten_is_kept(tmp_path):
+def test_an_entry_that_comes_after_its_window_was_removed_is_kept(tmp_path):
     log = QueryLogWriter(tmp_path / "q", HEADER, EVERYTHING)
     slot = log.slot(0)
     log.keep(WINDOWS)
@@ -161,7 +161,7 @@ def test_an_entry_that_comes_after_its_window_was_forgotten_is_kept(tmp_path):
     assert record.step_id == 7
 
 
-def test_beyond_the_most_rows_entries_are_dropped_and_counted(tmp_path):
+def test_beyond_the_maximum_of_rows_entries_are_dropped_and_counted(tmp_path):
     log = write(tmp_path / "q", [entry(rows=n) for n in range(10)], Policy(mode=QueryLogMode.ALL, max_rows=4))
 
     records, _ = read(tmp_path / "q")
@@ -173,7 +173,7 @@ def test_beyond_the_most_rows_entries_are_dropped_and_counted(tmp_path):
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_was_cut_anywhere_gives_all_whole_records(tmp_path):
+def test_of_a_truncated_file_all_complete_records_are_read(tmp_path):
     write(tmp_path / "q", [entry(rows=n) for n in range(4)])
     whole = (tmp_path / "q" / RECORDS).read_bytes()
     assert len(whole) == 4 * RECORD_BYTES
@@ -185,7 +185,7 @@ def test_a_file_that_was_cut_anywhere_gives_all_whole_records(tmp_path):
         assert damaged == bool(length % RECORD_BYTES)
 
 
-def test_a_flipped_bit_anywhere_costs_its_record_and_nothing_else(tmp_path):
+def test_a_flipped_bit_costs_its_record_and_nothing_else(tmp_path):
     write(tmp_path / "q", [entry(rows=n) for n in range(3)])
     whole = (tmp_path / "q" / RECORDS).read_bytes()
     records, _ = read(tmp_path / "q")
@@ -199,7 +199,7 @@ def test_a_flipped_bit_anywhere_costs_its_record_and_nothing_else(tmp_path):
         assert left == [record for record in records if record.number != at // RECORD_BYTES]
 
 
-def test_facts_that_were_damaged_anywhere_are_never_taken_for_true(tmp_path):
+def test_damaged_facts_are_never_read_as_valid(tmp_path):
     """Every byte in turn: a record either comes back as it was, or it is counted as damaged, or the file is refused."""
     failed = FailedOutcome(ErrorCategory.FATAL, 5, "oops")
     write(tmp_path / "q", [entry(window=0), entry(window=1, outcome=failed)])
@@ -221,7 +221,7 @@ def test_facts_that_were_damaged_anywhere_are_never_taken_for_true(tmp_path):
             assert record == original or (record.error is None and original.error == "oops")
 
 
-def test_facts_that_were_cut_cost_only_the_records_that_need_them(tmp_path):
+def test_truncated_facts_cost_only_the_records_that_need_them(tmp_path):
     write(tmp_path / "q", [entry(window=0), entry(window=1)])
     lines = (tmp_path / "q" / METADATA).read_bytes().splitlines(keepends=True)
     assert len(lines) == 3
@@ -240,7 +240,7 @@ def test_a_worker_that_was_killed_before_its_first_entry_left_an_empty_log(tmp_p
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"{}", b"\x00" * 500, b"00000000 {}\n"])
-def test_what_is_no_query_log_is_refused_with_a_remedy(tmp_path, content):
+def test_a_file_that_is_no_query_log_is_rejected_with_a_hint(tmp_path, content):
     (tmp_path / METADATA).write_bytes(content)
     (tmp_path / RECORDS).write_bytes(b"")
 

@@ -27,7 +27,7 @@ def test_the_files_are_for_their_owner_only(tmp_path):
 
 
 @pytest.mark.parametrize("name", [METADATA, RECORDS])
-def test_a_link_that_lies_in_the_way_is_refused_and_not_followed(tmp_path, name):
+def test_a_symbolic_link_is_rejected_and_not_followed(tmp_path, name):
     folder, victim = tmp_path / "q", tmp_path / "victim"
     folder.mkdir()
     (folder / name).symlink_to(victim)
@@ -38,7 +38,7 @@ def test_a_link_that_lies_in_the_way_is_refused_and_not_followed(tmp_path, name)
     assert not victim.exists()
 
 
-def test_what_another_worker_left_is_not_overwritten(tmp_path):
+def test_files_of_another_worker_are_not_overwritten(tmp_path):
     write(tmp_path / "q", [entry()])
     before = (tmp_path / "q" / RECORDS).read_bytes()
 
@@ -54,7 +54,7 @@ def test_an_existing_folder_is_used(tmp_path):
     assert write(tmp_path / "q", [entry()]).kept == 1
 
 
-def test_a_disk_that_takes_no_more_is_told_by_keep_and_by_close_and_both_files_are_closed(tmp_path):
+def test_a_full_disk_is_reported_by_keep_and_by_close_and_both_files_are_closed(tmp_path):
     log = QueryLogWriter(tmp_path / "q", HEADER, EVERYTHING)
     records = log._records
     with open(os.devnull, "rb") as unwritable:
@@ -99,7 +99,7 @@ def chosen(policy: Policy, seed: str, statements: int) -> list[int]:
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.1, 0.01, 0.99])
-def test_a_sample_has_the_asked_rate(rate):
+def test_a_sample_has_the_requested_rate(rate):
     statements = 200_000
 
     kept = len(chosen(Policy(sample_rate=rate), "seed", statements))
@@ -120,14 +120,14 @@ def test_every_statement_has_the_same_chance():
     assert all(abs(count - clients * rate) < 5 * deviation for count in hits)
 
 
-def test_a_sample_depends_on_nothing_but_its_seed():
+def test_a_sample_depends_only_on_its_seed():
     policy = Policy(sample_rate=0.05)
 
     assert chosen(policy, "a", 5_000) == chosen(policy, "a", 5_000)
     assert chosen(policy, "a", 5_000) != chosen(policy, "b", 5_000)
 
 
-def test_clients_and_workers_are_sampled_apart(tmp_path):
+def test_clients_and_workers_are_sampled_independently(tmp_path):
     log = QueryLogWriter(tmp_path / "q", HEADER, Policy(sample_rate=0.05))
 
     picks = [tuple(n for n in range(5_000) if slot.wants(Outcome.SUCCEEDED)) for slot in map(log.slot, range(3))]
@@ -137,7 +137,7 @@ def test_clients_and_workers_are_sampled_apart(tmp_path):
 
 
 @pytest.mark.parametrize("rate", [1e-18, 1e-300, 5e-324])
-def test_a_rate_of_almost_nothing_keeps_nothing(rate):
+def test_a_rate_near_zero_keeps_nothing(rate):
     assert chosen(Policy(sample_rate=rate), "seed", 1_000) == []
 
 
@@ -148,7 +148,7 @@ def test_a_rate_of_one_and_mode_all_keep_everything():
     assert chosen(Policy(mode=QueryLogMode.ALL, sample_rate=0.01), "seed", 500) == everything
 
 
-def test_mode_errors_keeps_whatever_did_not_succeed():
+def test_mode_errors_keeps_every_statement_that_did_not_succeed():
     slot = ClientQueryLog(Policy(mode=QueryLogMode.ERRORS, sample_rate=0.01), "seed")
 
     assert not any(slot.wants(Outcome.SUCCEEDED) for _ in range(1_000))

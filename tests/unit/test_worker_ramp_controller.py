@@ -1,4 +1,4 @@
-"""The conductor: windows at their moments, clients along their line."""
+"""The ramp controller: windows at their planned times, clients along their ramp."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def test_a_run_warms_up_measures_for_its_time_and_then_waits():
     stage.say(phase(MEASUREMENT, 60), at_s=10)
 
     stage.ramp_controller.begin(WARMUP, None)
-    assert stage.bench.go.is_set()
+    assert stage.context.go.is_set()
     assert stage.ramp_controller.phase is WARMUP
     stage.run_to(30)
     assert stage.ramp_controller.phase is MEASUREMENT
     stage.run_to(90)
 
     assert stage.spans() == [("WARMUP", None, 0.0, 10.0), ("MEASUREMENT", None, 10.0, 70.0)]
-    assert not stage.bench.go.is_set()
+    assert not stage.context.go.is_set()
     assert stage.windows.current is None
     assert stage.ramp_controller.phase is Phase.COOLDOWN
 
@@ -59,7 +59,7 @@ def test_without_a_warm_up_nothing_is_sent_before_the_measurement_begins_as_anno
     assert stage.spans() == [("MEASUREMENT", None, 2.0, 62.0)]
 
 
-def test_a_measurement_that_nobody_announced_lasts_as_long_as_the_scenario_says():
+def test_an_unannounced_measurement_lasts_as_long_as_in_the_scenario():
     stage = Stage()
 
     stage.ramp_controller.begin(MEASUREMENT, 60.0)
@@ -91,7 +91,7 @@ def test_a_late_joiner_measures_what_is_left():
     assert stage.spans() == [("MEASUREMENT", None, 25.0, 70.0)]
 
 
-def test_a_phase_whose_time_is_over_lets_nobody_begin():
+def test_a_phase_whose_time_is_over_starts_no_statement():
     stage = Stage()
     stage.clock.advance(100)
     stage.say(phase(MEASUREMENT, 60), at_s=10)
@@ -100,7 +100,7 @@ def test_a_phase_whose_time_is_over_lets_nobody_begin():
     stage.ramp_controller.step()
 
     assert stage.windows.current is None
-    assert not stage.bench.go.is_set()
+    assert not stage.context.go.is_set()
     assert stage.spans() == [("MEASUREMENT", None, 100.0, 100.0)]
     assert stage.ramp_controller.phase is Phase.COOLDOWN
 
@@ -124,14 +124,14 @@ def test_after_a_pause_only_the_last_of_several_phases_is_left_open():
     assert stage.spans()[-1] == ("MEASUREMENT", 3, 17.0, 20.0)
 
 
-def test_the_next_window_takes_the_place_of_one_whose_time_is_over_in_the_same_moment():
+def test_the_next_window_replaces_one_whose_time_is_over_at_the_same_time():
     stage = Stage()
     stage.ramp_controller.begin(MEASUREMENT, 10.0)
     stage.say(phase(MEASUREMENT, 10, 2), at_s=10)
 
     stage.run_to(10)
 
-    assert stage.bench.go.is_set()
+    assert stage.context.go.is_set()
     assert stage.ramp_controller.phase is MEASUREMENT
 
 
@@ -145,21 +145,21 @@ def test_begin_is_obeyed_once_and_not_after_the_end():
     late.ramp_controller.finish()
     late.ramp_controller.begin(MEASUREMENT, 5.0)
     assert late.spans() == []
-    assert not late.bench.go.is_set()
+    assert not late.context.go.is_set()
     assert late.ramp_controller.phase is None
 
 
-def test_windows_are_numbered_on_from_what_a_predecessor_stored():
+def test_windows_are_numbered_on_from_those_of_a_predecessor():
     stage = Stage(first_window=7)
     stage.say(phase(MEASUREMENT, 5), at_s=3)
     stage.ramp_controller.begin(WARMUP, None)
     stage.run_to(10)
 
     assert [window.window_id for window in stage.windows.held()] == [7, 8]
-    assert stage.bench.tag(8) == "MEASUREMENT/None"
+    assert stage.context.tag(8) == "MEASUREMENT/None"
 
 
-def test_a_phase_that_only_the_row_tells_of_opens_its_window_after_a_while():
+def test_a_phase_that_only_the_row_contains_opens_its_window_after_a_while():
     stage = Stage()
     stage.ramp_controller.begin(WARMUP, None)
     for second in range(1, 21):
@@ -171,7 +171,7 @@ def test_a_phase_that_only_the_row_tells_of_opens_its_window_after_a_while():
     assert stage.spans() == [("WARMUP", None, 0.0, 6.0), ("MEASUREMENT", None, 6.0, None)]
 
 
-def test_the_thread_does_what_is_due_and_ends_when_told():
+def test_the_thread_executes_due_commands_and_ends_when_stopped():
     stage = Stage()
     stage.say(phase(MEASUREMENT, 5), at_s=2)
     stage.ramp_controller.begin(WARMUP, None)
@@ -188,7 +188,7 @@ def test_the_thread_does_what_is_due_and_ends_when_told():
 # --- the number of clients -------------------------------------------------------------------------------------------
 
 
-def test_clients_follow_their_line_to_the_target():
+def test_clients_follow_their_ramp_to_the_target():
     stage = Stage()
     stage.ramp_controller.set_first_target(2)
     stage.say(target(6, ramp_s=4), at_s=1)
@@ -199,7 +199,7 @@ def test_clients_follow_their_line_to_the_target():
     assert stage.ramp_controller.target == 6
 
 
-def test_a_new_target_in_the_middle_of_a_ramp_goes_on_from_there():
+def test_a_new_target_in_the_middle_of_a_ramp_continues_from_there():
     stage = Stage()
     stage.ramp_controller.set_first_target(0)
     stage.say(target(10, ramp_s=10), at_s=0)
@@ -211,7 +211,7 @@ def test_a_new_target_in_the_middle_of_a_ramp_goes_on_from_there():
 
 
 @given(st.floats(0, 15), st.floats(0, 15))
-def test_a_target_that_is_applied_late_leads_to_the_same_line(late_s, look_s):
+def test_a_target_that_is_applied_late_leads_to_the_same_ramp(late_s, look_s):
     """A worker that was held up must have as many clients as it would have had."""
     levels = []
     for held_up_s in (0.0, late_s):
@@ -253,7 +253,7 @@ def test_finish_during_a_ramp_closes_everything_and_nothing_grows_again():
     assert stage.pool.draining
     assert stage.spans() == [("WARMUP", None, 0.0, 30.0)]
     assert stage.ramp_controller.phase is Phase.COOLDOWN
-    assert not stage.bench.go.is_set()
+    assert not stage.context.go.is_set()
 
 
 def test_stop_takes_effect_before_anything_that_was_due():
@@ -271,7 +271,7 @@ def test_stop_takes_effect_before_anything_that_was_due():
     assert [span[0] for span in stage.spans()] == ["WARMUP"]
 
 
-def test_the_conductor_wakes_up_for_what_comes_next():
+def test_the_ramp_controller_wakes_up_for_the_next_command():
     stage = Stage()
     stage.say(phase(MEASUREMENT, 0.25), at_s=0.125)
     assert stage.ramp_controller.step() == 0.125
@@ -331,7 +331,7 @@ def test_settling_does_not_begin_before_the_ramp_has_ended():
     assert stage.spans() == [("WARMUP", 1, 0.0, 23.0), ("MEASUREMENT", 1, 23.0, None)]
 
 
-def test_a_connection_that_is_lost_begins_the_settling_anew():
+def test_a_lost_connection_restarts_the_settling():
     stage = Stage(FIND)
     stage.say(target(5, step_id=1), at_s=0)
     stage.run_to(2)
@@ -356,7 +356,7 @@ def test_a_target_that_is_never_reached_is_never_measured():
     assert [span[0] for span in stage.spans()] == ["WARMUP"]
 
 
-def test_only_steps_are_measured_whatever_phase_the_run_is_in():
+def test_only_steps_are_measured_in_any_phase_of_the_run():
     stage = Stage(FIND)
     stage.ramp_controller.begin(MEASUREMENT, None)
     assert stage.ramp_controller.phase is MEASUREMENT

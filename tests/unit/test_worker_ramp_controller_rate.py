@@ -1,4 +1,4 @@
-"""The conductor with an open loop: every planned arrival accounted for."""
+"""The ramp controller with an open loop: every planned arrival accounted for."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rate(
 
 
 class Client:
-    """Takes an arrival and sends it, as a client does; the test says when."""
+    """Takes an arrival and sends it, as a client does, when the test says so."""
 
     def __init__(self, stage: Stage, number: int) -> None:
         self.slot = stage.slots.get(number)
@@ -48,7 +48,7 @@ class Client:
         self.sent: list[int] = []
 
     def begin(self) -> None:
-        arrivals = self.stage.bench.arrivals
+        arrivals = self.stage.context.arrivals
         window = self.slot.recorder.begin()
         index = arrivals.take() if arrivals is not None and window == arrivals.window_id else None
         if index is None:
@@ -73,7 +73,7 @@ def counts_of(stage: Stage) -> dict[int, tuple[int, int, int]]:
     }
 
 
-def test_what_nobody_sent_is_skipped_once_and_the_window_becomes_final():
+def test_unsent_arrivals_are_skipped_once_and_the_window_becomes_final():
     stage = Stage(rate())
     stage.say(phase(MEASUREMENT, 10), at_s=0)
     stage.run_to(5)
@@ -92,7 +92,7 @@ def test_what_nobody_sent_is_skipped_once_and_the_window_becomes_final():
     assert stage.results()[0].state is WindowState.FINAL
 
 
-def test_a_window_that_was_cut_short_has_skipped_what_was_due_until_then():
+def test_a_window_that_was_cut_short_has_skipped_the_arrivals_that_were_due_until_then():
     stage = Stage(rate())
     stage.say(phase(MEASUREMENT, 10), at_s=0)
     stage.run_to(3.05)
@@ -106,7 +106,7 @@ def test_a_window_that_was_cut_short_has_skipped_what_was_due_until_then():
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_what_nobody_sent_is_overload_when_no_connection_was_missing(missing):
+def test_unsent_arrivals_are_overload_when_no_connection_was_missing(missing):
     stage = Stage(rate(arrival=ArrivalProcess.UNIFORM))
     stage.ramp_controller.set_first_target(2)
     for slot in range(1 if missing else 2):
@@ -124,7 +124,7 @@ def test_what_nobody_sent_is_overload_when_no_connection_was_missing(missing):
         assert 0 < unsent.min_ns < 10 * NS_PER_S / skipped + NS_PER_MS
 
 
-def test_what_was_due_while_connections_were_missing_is_no_overload_though_all_are_open_again():
+def test_arrivals_due_while_connections_were_missing_are_no_overload_though_all_are_open_again():
     stage = Stage(rate(arrival=ArrivalProcess.UNIFORM))
     stage.ramp_controller.set_first_target(2)
     for slot in range(2):
@@ -164,7 +164,7 @@ def test_a_window_with_more_leftovers_than_are_counted_at_once():
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(0, 900), min_size=1, max_size=4), st.sampled_from(ArrivalProcess), st.integers(0, 2))
-def test_however_late_the_conductor_is_every_planned_arrival_is_accounted_for(late_ms, arrival, worker):
+def test_however_late_the_ramp_controller_is_every_planned_arrival_is_accounted_for(late_ms, arrival, worker):
     """Windows open and close late by some milliseconds; none of the arrivals may fall into the cracks."""
     levels = tuple(Level(duration_s=2.0, rate_per_second=7.0 * number) for number in range(1, len(late_ms) + 1))
     me = WorkerArguments(run_id="r", worker_id="w", worker_group_id=worker, worker_group_count=3)
@@ -183,14 +183,14 @@ def test_however_late_the_conductor_is_every_planned_arrival_is_accounted_for(la
     assert all(result.state is WindowState.FINAL for result in stage.results())
 
 
-def test_due_times_count_from_the_announced_moment():
+def test_due_times_count_from_the_announced_time():
     stage = Stage(rate())
     stage.say(phase(MEASUREMENT, 10), at_s=1)
     stage.ramp_controller.begin(WARMUP, None)
     stage.clock.advance(1.03)
     stage.ramp_controller.step()
 
-    arrivals = stage.bench.arrivals
+    arrivals = stage.context.arrivals
     assert arrivals is not None
     number = arrivals.take()
     assert number is not None
@@ -213,7 +213,7 @@ def test_a_window_that_opens_late_has_its_connection_time_from_its_opening():
     assert (result.connections.planned_ms, result.connections.delivered_ms) == (8_000, 8_000)
 
 
-def test_a_late_joiner_leaves_out_what_was_due_before_it_came():
+def test_a_late_worker_leaves_out_the_arrivals_that_were_due_before_it_joined():
     levels = tuple(Level(duration_s=10.0, rate_per_second=10.0) for _ in range(2))
     stage = Stage(rate(levels=levels))
     stage.clock.advance(14.5)
@@ -238,7 +238,7 @@ def test_an_arrival_that_is_due_with_the_opening_of_the_first_window_is_not_left
     assert counts_of(stage) == {0: (100, 100, 0)}
 
 
-def test_a_worker_that_was_held_up_answers_for_what_it_missed():
+def test_a_delayed_worker_accounts_for_the_arrivals_it_missed():
     levels = tuple(Level(duration_s=10.0, rate_per_second=10.0) for _ in range(2))
     stage = Stage(rate(levels=levels))
     stage.say(phase(MEASUREMENT, 10, 1), at_s=1)
@@ -251,13 +251,13 @@ def test_a_worker_that_was_held_up_answers_for_what_it_missed():
     assert counts_of(stage) == {0: (0, 0, 0), 1: (100, 100, 0), 2: (100, 100, 0)}
 
 
-def test_a_warm_up_deals_nothing_that_is_due_in_the_measurement():
+def test_a_warm_up_takes_no_arrival_that_is_due_in_the_measurement():
     """A client that waits for an arrival of the warm-up would send it in the first second of the measurement."""
     stage = Stage(rate(warmup_s=5.0))
     stage.clock.advance(0.7)
     stage.say(phase(MEASUREMENT, 10), at_s=5)
     stage.ramp_controller.begin(WARMUP, None)
-    arrivals = stage.bench.arrivals
+    arrivals = stage.context.arrivals
     assert arrivals is not None
 
     dues_s = [(arrivals.due_ns(number) - stage.zero_ns) / NS_PER_S for number in iter(arrivals.take, None)]
@@ -288,7 +288,7 @@ def test_a_stage_that_the_scenario_does_not_have_has_no_arrivals(step_id):
     stage.say(phase(MEASUREMENT, 10, step_id))
     stage.run_to(5)
 
-    assert stage.bench.arrivals is None
+    assert stage.context.arrivals is None
     assert stage.windows.current == 0
 
 
@@ -316,7 +316,7 @@ PHASES = [
 
 @settings(max_examples=40, deadline=None)
 @given(moves, st.sampled_from(ArrivalProcess))
-def test_the_identity_holds_for_any_course_of_windows_and_every_window_ends_final(course, arrival):
+def test_the_identity_holds_for_any_sequence_of_windows_and_every_window_becomes_final(course, arrival):
     levels = tuple(Level(duration_s=1.0 + number, rate_per_second=20.0) for number in range(3))
     stage = Stage(rate(warmup_s=1.0, levels=levels, arrival=arrival))
     stage.ramp_controller.begin(WARMUP, None)

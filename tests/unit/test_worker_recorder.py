@@ -1,4 +1,4 @@
-"""Begin, take back, skip: whatever happens to an arrival, its window adds up and becomes final when all is told."""
+"""Begin, take back, skip: the counts of a window are complete for every outcome of arrivals, and become final."""
 
 import pytest
 from hypothesis import given

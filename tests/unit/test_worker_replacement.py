@@ -30,13 +30,15 @@ W, R = WorkerStatus, RunStatus
         (W.RUNNING, Phase.WARMUP, R.RUNNING, True),
         (W.DEAD, Phase.COOLDOWN, R.RUNNING, True),
         (W.COMPLETED, Phase.COOLDOWN, R.RUNNING, True),
-        (W.DEAD, None, R.RUNNING, False),  # it could not log in, say
+        (W.DEAD, None, R.RUNNING, False),  # for example, it could not log in
         (W.WAITING, None, R.STARTING, False),
         (W.WAITING, None, R.RUNNING, True),  # its later beats may be lost
         (W.STARTING, None, R.STOPPING, True),
     ],
 )
-def test_whether_it_may_have_made_load(status: WorkerStatus, phase: Phase | None, run: RunStatus, drawn: bool) -> None:
+def test_whether_it_may_have_executed_statements(
+    status: WorkerStatus, phase: Phase | None, run: RunStatus, drawn: bool
+) -> None:
     assert may_have_sent_load(WorkerHeartbeat(status=status, phase=phase, count=7), run) is drawn
 
 
@@ -51,14 +53,14 @@ def test_whether_it_may_have_made_load(status: WorkerStatus, phase: Phase | None
         ((Remembered(name="customer", of=Sequence()),), "put"),
     ],
 )
-def test_which_statement_has_values_that_must_not_come_twice(parameters: tuple[Parameter, ...], name: str) -> None:
+def test_statements_with_values_that_must_not_repeat(parameters: tuple[Parameter, ...], name: str) -> None:
     queries = (Query(sql="SELECT 1"), Query(sql="SELECT ?", parameters=parameters))
     put = Statement(name="put", kind=StatementKind.WRITE, weight=1, queries=queries)
     assert first_unrepeatable_statement(scenario(put, SessionAffinity.STRICT)) == name
 
 
 @pytest.mark.parametrize(("affinity", "name"), [(SessionAffinity.STRICT, "own"), (SessionAffinity.HINT, None)])
-def test_a_strict_session_does_not_go_on_over_the_connection_of_another_process(
+def test_a_strict_session_does_not_continue_over_the_connection_of_another_process(
     affinity: SessionAffinity, name: str
 ) -> None:
     own = Statement(name="own", kind=StatementKind.READ, weight=1, queries=(Query(sql="SELECT 1"),), session=True)

@@ -19,13 +19,13 @@ from tests.unit.metrics_builders import MS, sample, statement
 
 ME = WorkerArguments(run_id="run", worker_id="worker-1", worker_group_id=1, worker_group_count=3)
 MOMENT = datetime(2026, 11, 15, 2)  # noqa: DTZ001  naive UTC
-GAUGE = ResourceReading(cpu_percent=41.5, memory_percent=2.5, wakeup_p99_ms=0.25)
+READING = ResourceReading(cpu_percent=41.5, memory_percent=2.5, wakeup_p99_ms=0.25)
 QUIET = ResourceReading(cpu_percent=0.0, memory_percent=0.0, wakeup_p99_ms=None)
 FAILED = FailedOutcome(ErrorCategory.SNOWFLAKE_ERROR, 604, "killed")
 
 
 class Measuring:
-    """One worker: a read and a write, samples as the test says."""
+    """One worker: a read and a write, with the samples of the test."""
 
     def __init__(self, *names: str) -> None:
         self.windows = WindowRegistry()
@@ -47,9 +47,9 @@ class Measuring:
             assert window is not None
             self._recorder.append(sample(statement=number, window=window, service_ns=ms * MS, outcome=outcome))
 
-    def snapshot(self, gauge: ResourceReading = GAUGE):
+    def snapshot(self, reading: ResourceReading = READING):
         interval = self.harvester.harvest(2 * NS_PER_S)
-        return snapshot_row(interval, gauge, ME, test_id="t", timestamp=MOMENT, elapsed_s=12.5, executing=3, target=8)
+        return snapshot_row(interval, reading, ME, test_id="t", timestamp=MOMENT, elapsed_s=12.5, executing=3, target=8)
 
     def result(self, status: str = "COMPLETED"):
         self.windows.close(at_ns=20 * NS_PER_S)
@@ -65,7 +65,7 @@ class Measuring:
         )
 
 
-def test_a_snapshot_says_who_when_and_how_loaded():
+def test_a_snapshot_contains_worker_time_and_load():
     measuring = Measuring()
     measuring.window(Phase.MEASUREMENT)
     measuring.add()
@@ -95,7 +95,7 @@ def test_a_snapshot_counts_reads_writes_and_errors_of_the_measurement():
     assert row.qps == 6 / 2.0
 
 
-def test_a_second_without_samples_has_no_times_at_all():
+def test_a_second_without_samples_has_no_times():
     measuring = Measuring()
     measuring.window(Phase.MEASUREMENT)
 
@@ -110,7 +110,7 @@ def test_a_worker_without_a_window_has_no_phase():
     assert Measuring().snapshot().phase is None
 
 
-def test_percentiles_that_a_second_cannot_support_are_not_stated():
+def test_percentiles_without_enough_samples_are_left_out():
     measuring = Measuring()
     measuring.window(Phase.MEASUREMENT)
     measuring.add(19)
@@ -137,7 +137,7 @@ def test_the_custom_metrics_can_be_added_to_those_of_other_workers():
     assert json.loads(row.custom_metrics)["wakeup_p99_ms"] == 0.25
 
 
-def test_no_name_of_a_statement_can_hide_another_number():
+def test_no_name_of_a_statement_can_replace_another_number():
     measuring = Measuring("wakeup_p99_ms", "seconds")
     measuring.window(Phase.MEASUREMENT)
     measuring.add(3)
@@ -148,7 +148,7 @@ def test_no_name_of_a_statement_can_hide_another_number():
     assert read_custom_metrics(row.custom_metrics).statements["wakeup_p99_ms"].succeeded == 3
 
 
-def test_a_window_is_stored_with_the_term_it_was_measured_in():
+def test_a_window_is_stored_with_the_epoch_it_was_measured_in():
     measuring = Measuring()
     measuring.window(Phase.MEASUREMENT, step_id=4, at_s=1)
     measuring.add(3)
@@ -164,7 +164,7 @@ def test_a_window_is_stored_with_the_term_it_was_measured_in():
     assert json.loads(row.buckets)["statements"]["look"]["SUCCEEDED"]["response"]["count"] == 3
 
 
-def test_a_workers_result_is_its_measurement_and_nothing_else():
+def test_a_workers_result_contains_its_measurement_only():
     measuring = Measuring()
     measuring.window(Phase.WARMUP)
     measuring.add(50, ms=900)
@@ -189,7 +189,7 @@ def test_a_workers_result_is_its_measurement_and_nothing_else():
     assert summary["at_least"] == []
 
 
-def test_a_worker_that_measured_nothing_has_a_result_of_nothing():
+def test_a_worker_that_measured_nothing_has_an_empty_result():
     measuring = Measuring()
     measuring.window(Phase.WARMUP)
     measuring.add(5)
@@ -202,7 +202,7 @@ def test_a_worker_that_measured_nothing_has_a_result_of_nothing():
     assert json.loads(row.summary)["qps"] == 0.0
 
 
-def test_a_row_says_what_was_dropped():
+def test_a_row_contains_what_was_dropped():
     given: dict[str, Any] = {"test_id": "t", "template_id": "m", "status": "COMPLETED", "created_at": MOMENT}
 
     row = result_row([], MeasuredCounts(), ME, dropped={"query_log_rows": 6}, **given)
@@ -219,7 +219,7 @@ def test_a_worker_that_never_began_has_a_row_too():
     assert row.avg_latency_ms is None
 
 
-def test_percentiles_that_the_samples_cannot_support_are_null():
+def test_percentiles_without_enough_samples_are_null():
     measuring = Measuring()
     measuring.window(Phase.MEASUREMENT)
     measuring.add(99)

@@ -1,4 +1,4 @@
-"""How loaded a worker is: lateness of its own wake-ups, and what of it belongs to which window."""
+"""How loaded a worker is: lateness of its wake-ups, and how it is split by window."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loadgen.worker.self_monitor import PROBE_S, ClientResourceMeter, ResourceRe
 
 
 class LateClock(FakeClock):
-    """Wakes up as much later as the script says, and stops the probe at its end; `during` happens in each wait."""
+    """Wakes up as late as scripted, and stops the probe at its end; `during` is called in each wait."""
 
     def __init__(self, *late_s: float) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class LateClock(FakeClock):
 
 
 class PausedClock(FakeClock):
-    """Stops, for everyone in the process, when the script says so: at these moments, for so long."""
+    """Pauses the whole process at scripted times, for scripted durations."""
 
     def __init__(self, pauses: list[tuple[int, int]]) -> None:
         super().__init__()
@@ -56,31 +56,31 @@ def ms(*waits: WakeupDelay) -> list[tuple[int, int, int]]:
 # --- the probe -------------------------------------------------------------------------------------------------------
 
 
-def test_the_probe_notes_every_moment_and_how_late_its_end_was() -> None:
+def test_the_probe_records_every_wait_and_its_lateness() -> None:
     clock = LateClock(0.0, 0.01, 2.0)
-    gauges = SelfMonitor(clock)
+    monitor = SelfMonitor(clock)
 
-    gauges.probe(threading.Event())
-    gauge = gauges.read()
+    monitor.probe(threading.Event())
+    reading = monitor.read()
 
-    assert ms(*gauge.waits) == [(0, 50, 0), (50, 110, 10), (110, 2160, 2000)]
-    assert (gauge.from_ns, gauge.to_ns) == (0, clock.now_ns)
-    assert gauge.wakeup_p99_ms == pytest.approx(2000.0)
-    assert gauge.cores >= 1
-    assert gauges.read().waits == ()
+    assert ms(*reading.waits) == [(0, 50, 0), (50, 110, 10), (110, 2160, 2000)]
+    assert (reading.from_ns, reading.to_ns) == (0, clock.now_ns)
+    assert reading.wakeup_p99_ms == pytest.approx(2000.0)
+    assert reading.cores >= 1
+    assert monitor.read().waits == ()
 
 
-def test_a_wait_that_should_have_ended_is_told_before_it_does() -> None:
+def test_an_overdue_wait_is_reported_before_it_ends() -> None:
     """All threads of a process are paused together; the one that hands on results may be the first to run again."""
     clock = LateClock(0.0, 10.0)
-    gauges = SelfMonitor(clock)
+    monitor = SelfMonitor(clock)
     told: list[ResourceReading] = []
-    clock.during = lambda: told.append(gauges.read())
+    clock.during = lambda: told.append(monitor.read())
 
-    gauges.probe(threading.Event())
-    told.append(gauges.read())
+    monitor.probe(threading.Event())
+    told.append(monitor.read())
 
-    assert [ms(*gauge.waits) for gauge in told] == [
+    assert [ms(*reading.waits) for reading in told] == [
         [],  # in the first wait, on time
         [(0, 50, 0), (50, 5100, 5000)],  # in the second, half of it so far
         [(5100, 10100, 10000)],  # the rest of it, as late as it was in the end
@@ -146,7 +146,7 @@ def test_a_pause_in_the_warmup_is_known() -> None:
     assert meter.stopped_ms(0) == (1000, 2000)
 
 
-def test_a_second_is_shared_by_the_windows_it_is_part_of() -> None:
+def test_a_second_is_split_by_the_windows_it_overlaps() -> None:
     windows, meter = WindowRegistry(), ClientResourceMeter()
     windows.open(0, phase=Phase.MEASUREMENT, at_ns=0)
     windows.open(1, phase=Phase.MEASUREMENT, at_ns=NS_PER_S // 4)
@@ -180,10 +180,8 @@ WINDOW_S = 20
     st.lists(st.tuples(st.integers(120, 1_500), st.integers(151, 1_200)), max_size=40),
     st.lists(st.integers(1, 2_000), min_size=1, max_size=40),
 )
-def test_what_is_told_of_pauses_is_what_a_clock_was_stopped_for(
-    pattern: list[tuple[int, int]], looks: list[int]
-) -> None:
-    """Whatever their number and length, and whenever the gauges are read: right to one wait of the probe for each."""
+def test_reported_pauses_are_those_of_the_stopped_clock(pattern: list[tuple[int, int]], looks: list[int]) -> None:
+    """For any number and length of pauses and any times of reading: precise to one wait of the probe for each."""
     pauses, at_ms = [], 0
     for runs_ms, paused_ms in pattern:
         if at_ms + runs_ms + paused_ms <= 1_000 * WINDOW_S - 100:
@@ -191,16 +189,16 @@ def test_what_is_told_of_pauses_is_what_a_clock_was_stopped_for(
             at_ms += runs_ms + paused_ms
     clock, windows, meter, stopping = PausedClock(pauses), WindowRegistry(), ClientResourceMeter(), threading.Event()
     windows.open(0, phase=Phase.MEASUREMENT, at_ns=0)
-    gauges, due_ns, told = SelfMonitor(clock), 0, []
+    monitor, due_ns, told = SelfMonitor(clock), 0, []
     while clock.now_ns < WINDOW_S * NS_PER_S:
-        asked_ns = gauges.begin()
+        asked_ns = monitor.begin()
         clock.wait(stopping, PROBE_S)
         if clock.now_ns >= due_ns:  # the reader may wake up before the probe
-            told.append(gauges.read())
+            told.append(monitor.read())
             meter.add(told[-1], windows.held())
             due_ns = clock.now_ns + looks[len(told) % len(looks)] * NS_PER_MS
-        gauges.end(asked_ns)
-    meter.add(gauges.read(), windows.held())
+        monitor.end(asked_ns)
+    meter.add(monitor.read(), windows.held())
 
     found = meter.effect(0)
 
@@ -215,7 +213,7 @@ def test_what_is_told_of_pauses_is_what_a_clock_was_stopped_for(
 
 
 @pytest.mark.parametrize("seen_before", [True, False], ids=["told before it opened", "told after it opened"])
-def test_a_pause_that_kept_a_window_from_opening_is_a_gap_of_it(seen_before: bool) -> None:
+def test_a_pause_that_delayed_the_opening_of_a_window_is_a_gap_of_it(seen_before: bool) -> None:
     windows, meter = WindowRegistry(), ClientResourceMeter()
     pause = second(2, late_ms=700)
     if seen_before:
@@ -231,7 +229,7 @@ def test_a_pause_that_kept_a_window_from_opening_is_a_gap_of_it(seen_before: boo
     assert (found.gap_ms, found.elapsed_ms) == (500, 1500)
 
 
-def test_what_was_stored_is_forgotten() -> None:
+def test_stored_readings_are_removed() -> None:
     windows, meter = WindowRegistry(), ClientResourceMeter()
     windows.open(0, phase=Phase.MEASUREMENT, at_ns=0)
     meter.add(second(1), windows.held())
@@ -241,21 +239,21 @@ def test_what_was_stored_is_forgotten() -> None:
     assert meter.effect(0) is None
 
 
-def test_a_reading_that_follows_at_once_says_the_same():
+def test_a_second_reading_at_once_is_equal():
     clock = FakeClock()
-    gauges = SelfMonitor(clock)
+    monitor = SelfMonitor(clock)
     clock.advance(1.0)
-    first = gauges.read()
+    first = monitor.read()
     sum(range(2_000_000))  # CPU time that the next reading would divide by nothing
     clock.advance(0.001)
-    second = gauges.read()
+    second = monitor.read()
 
     assert (second.cpu_percent, second.is_short) == (first.cpu_percent, True)
     clock.advance(1.0)
-    assert not gauges.read().is_short
+    assert not monitor.read().is_short
 
 
-def test_a_busy_minute_does_not_hide_in_the_average() -> None:
+def test_a_busy_minute_is_not_averaged_away() -> None:
     windows, meter = WindowRegistry(), ClientResourceMeter()
     windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)
     for number in range(1, 601):
@@ -271,7 +269,7 @@ def test_a_busy_minute_does_not_hide_in_the_average() -> None:
     assert "worker-0 used 95 % of its core in its busiest minute (at most 85 %)" in verdict.invalid[0]
 
 
-def test_a_busy_minute_counts_wherever_it_begins_and_at_the_end_too() -> None:
+def test_a_busy_minute_counts_at_any_time_and_at_the_end_too() -> None:
     for first in (31, 91, 171):  # across a boundary, and up to the last second of the window
         windows, meter = WindowRegistry(), ClientResourceMeter()
         windows.open(1, phase=Phase.MEASUREMENT, at_ns=0)

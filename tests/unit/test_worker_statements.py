@@ -1,4 +1,4 @@
-"""Statements made ready: how rows are counted, and how a transaction ends whatever happens in it."""
+"""Compiled statements: how rows are counted, and how a transaction ends after every failure."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -18,7 +18,7 @@ class Refused(Exception):
 
 
 class Tape:
-    """Does what a cursor does, writes down what it was asked for, and refuses what it was told to refuse."""
+    """A cursor that records statements, and rejects the scripted ones."""
 
     def __init__(self, *, rows: int = 0, rowcount: int | None = 1, refuse: Sequence[str] = ()) -> None:
         self.asked: list[tuple[str, Any]] = []
@@ -77,7 +77,7 @@ def test_every_row_of_a_result_is_fetched_and_counted_a_thousand_at_a_time(rows)
 @pytest.mark.parametrize(
     "sql", ["WITH X AS (SELECT 1) SELECT * FROM X", "(SELECT 1) UNION (SELECT 2)", "/* c */ select 1"]
 )
-def test_whatever_gives_rows_is_fetched(sql):
+def test_every_result_with_rows_is_fetched(sql):
     tape = Tape(rows=3)
 
     assert run(single(sql), tape, ((),)) == 3
@@ -92,7 +92,7 @@ def test_a_change_counts_the_rows_it_touched_and_fetches_nothing(rowcount, rows)
     assert tape.fetches == []
 
 
-def test_an_error_of_a_statement_is_the_callers():
+def test_an_error_of_a_statement_reaches_the_caller():
     tape = Tape(refuse=[READ])
 
     with pytest.raises(Refused):
@@ -111,7 +111,7 @@ def test_a_transaction_sends_its_queries_in_order_between_begin_and_commit():
 
 
 @pytest.mark.parametrize("refused", ["BEGIN", WRITE, READ, "COMMIT"])
-def test_wherever_a_transaction_fails_it_is_rolled_back_once_and_its_own_error_is_told(refused):
+def test_after_any_failure_a_transaction_is_rolled_back_once_and_the_first_error_is_reported(refused):
     tape = Tape(refuse=[refused])
 
     with pytest.raises(Refused, match=refused.split()[0]):
@@ -122,7 +122,7 @@ def test_wherever_a_transaction_fails_it_is_rolled_back_once_and_its_own_error_i
 
 
 @pytest.mark.parametrize("refused", ["BEGIN", WRITE, "COMMIT"])
-def test_a_rollback_that_fails_is_told_apart_and_the_first_error_is_not_lost(refused):
+def test_a_failed_rollback_is_reported_separately_and_the_first_error_is_not_lost(refused):
     tape = Tape(refuse=[refused, "ROLLBACK"])
 
     with pytest.raises(RollbackFailed) as caught:
@@ -143,7 +143,7 @@ def test_too_few_parameters_undo_the_transaction():
 
 
 @pytest.mark.parametrize(("expected", "rows"), [(1, 0), (1, 2), (0, 1), (1_000, 999)])
-def test_another_number_of_rows_than_expected_is_a_failure_that_says_both(expected, rows):
+def test_an_unexpected_number_of_rows_is_a_failure_with_both_numbers(expected, rows):
     with pytest.raises(CheckFailed, match=rf"{rows} rows.*{expected}"):
         run(single(READ, expected=expected), Tape(rows=rows), ((),))
 

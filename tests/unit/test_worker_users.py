@@ -28,8 +28,7 @@ from loadgen.scenario.settings import SessionAffinity, UserSessionSettings
 from loadgen.snowflake.settings import QUERY_TAG_MAX, query_tag, session_tag
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.client import ClientPool
-from loadgen.worker.client_context import ClientContext as WorkerBench
-from loadgen.worker.client_context import ClientSlot, ClientSlots, compile_statements
+from loadgen.worker.client_context import ClientContext, ClientSlot, ClientSlots, compile_statements
 from loadgen.worker.sessions import SWEEP_S, LogicalUsers
 from loadgen.workload.draw import StatementStream
 
@@ -75,8 +74,8 @@ class Tape:
         return [(1,)]
 
 
-class Bench:
-    """One worker's slots, with users, at a time that the test says."""
+class UserHarness:
+    """The slots of one worker, with users, at a time that the test sets."""
 
     def __init__(
         self,
@@ -113,7 +112,7 @@ class Bench:
         return slot
 
     def send(self, slot: ClientSlot, first: int, count: int) -> list[tuple[Any, dict[str, Any] | None]]:
-        """So many draws of a slot: the parameters of what was sent, and its tag."""
+        """A number of draws of a slot: the parameters of the statements, and their tags."""
         before = len(self.tape.sent)
         for k in range(first, first + count):
             number, row = slot.drawer.draw(k)
@@ -122,7 +121,7 @@ class Bench:
 
     def pool(self) -> ClientPool:
         """Of these slots, without a client."""
-        return ClientPool(cast(WorkerBench, None), self.slots, warn=lambda text: None)
+        return ClientPool(cast(ClientContext, None), self.slots, warn=lambda text: None)
 
     @property
     def figures(self) -> tuple[int, int, int]:
@@ -141,17 +140,17 @@ def remembered(sent: list[tuple[Any, Any]]) -> dict[int, set[Any]]:
 def test_every_user_of_the_run_belongs_to_one_slot_of_one_worker():
     seen: list[set[int]] = []
     for worker in range(2):
-        bench = Bench(count=11, connections=4, worker=worker, workers=2)
-        seen += [set(remembered(bench.send(bench.slot(number), 0, 60))) for number in range(2)]
+        harness = UserHarness(count=11, connections=4, worker=worker, workers=2)
+        seen += [set(remembered(harness.send(harness.slot(number), 0, 60))) for number in range(2)]
 
     assert sorted(itertools.chain(*seen)) == list(range(11))
     assert sum(map(len, seen)) == 11
 
 
-def test_a_session_remembers_one_value_and_draws_the_rest_anew():
-    bench = Bench()
+def test_a_session_keeps_one_value_and_draws_the_rest_again():
+    harness = UserHarness()
 
-    sent = bench.send(bench.slot(), 0, 60)
+    sent = harness.send(harness.slot(), 0, 60)
 
     values = remembered(sent)
     assert len(values) == 3
@@ -161,7 +160,7 @@ def test_a_session_remembers_one_value_and_draws_the_rest_anew():
 
 
 def test_the_same_seed_gives_the_same_users_and_the_same_values():
-    one, two, other = Bench(), Bench(), Bench()
+    one, two, other = UserHarness(), UserHarness(), UserHarness()
 
     sent = one.send(one.slot(1), 0, 40)
 
@@ -169,10 +168,10 @@ def test_the_same_seed_gives_the_same_users_and_the_same_values():
     assert sent != other.send(other.slot(0), 0, 40)
 
 
-def test_a_tag_begins_as_that_of_the_connection_and_says_whose_statement_it_is():
-    bench = Bench(PLAIN, OWN)
+def test_a_tag_begins_as_that_of_the_connection_and_names_the_session():
+    harness = UserHarness(PLAIN, OWN)
 
-    tags = {json.dumps(tag) for _, tag in bench.send(bench.slot(), 0, 20)}
+    tags = {json.dumps(tag) for _, tag in harness.send(harness.slot(), 0, 20)}
 
     assert "null" in tags, "a statement without a session is sent as ever"
     in_session = [json.loads(tag) for tag in tags - {"null"}]
@@ -180,19 +179,19 @@ def test_a_tag_begins_as_that_of_the_connection_and_says_whose_statement_it_is()
     assert all((tag["run"], tag["metadata"]) == ("r", {"team": "a"}) for tag in in_session)
 
 
-def test_a_new_tag_of_the_connection_is_in_force_with_the_next_statement():
-    bench = Bench()
-    slot = bench.slot()
-    bench.send(slot, 0, 1)
+def test_a_new_tag_of_the_connection_is_used_by_the_next_statement():
+    harness = UserHarness()
+    slot = harness.slot()
+    harness.send(slot, 0, 1)
 
     slot.tagged('{"app":"loadgen","phase":"MEASUREMENT"}')
 
-    ((_, tag),) = bench.send(slot, 1, 1)
+    ((_, tag),) = harness.send(slot, 1, 1)
     assert tag is not None
     assert tag["phase"] == "MEASUREMENT"
 
 
-def test_the_longest_tag_has_room():
+def test_the_longest_tag_fits():
     metadata = {"k": "x" * (1_000 - len('{"k":""}'))}
     longest = query_tag(run="r" * 36, worker="w" * 100, phase="MEASUREMENT", step=10**9)
 
@@ -203,107 +202,107 @@ def test_the_longest_tag_has_room():
 
 
 def test_a_transaction_is_one_session_from_begin_to_commit_and_previous_repeats_what_it_remembers():
-    bench = Bench(MOVE)
+    harness = UserHarness(MOVE)
 
-    bench.send(bench.slot(), 0, 1)
+    harness.send(harness.slot(), 0, 1)
 
-    (begin, read, update, commit) = bench.tape.sent
+    (begin, read, update, commit) = harness.tape.sent
     assert [begin[0], commit[0]] == ["BEGIN", "COMMIT"]
-    assert len({json.dumps(tag) for _, _, tag in bench.tape.sent}) == 1
+    assert len({json.dumps(tag) for _, _, tag in harness.tape.sent}) == 1
     assert isinstance(read[1][0], str)
     assert isinstance(update[1][0], int)
     assert update[1][0] == update[1][1]
 
 
 @pytest.mark.parametrize("affinity", SessionAffinity)
-def test_what_a_lost_connection_does_to_sessions(affinity):
-    bench = Bench(affinity=affinity)
-    slot = bench.slot()
-    before = remembered(bench.send(slot, 0, 40))
+def test_the_effect_of_a_lost_connection_on_sessions(affinity):
+    harness = UserHarness(affinity=affinity)
+    slot = harness.slot()
+    before = remembered(harness.send(slot, 0, 40))
 
     slot.disconnected()
-    between = bench.figures
-    after = remembered(bench.send(slot, 40, 40))
+    between = harness.figures
+    after = remembered(harness.send(slot, 40, 40))
 
     if affinity is SessionAffinity.STRICT:
         assert between == (3, 3, 0)
         assert not before.keys() & after.keys()
         assert {session % 6 for session in after} == {session % 6 for session in before}, "the same users"
-        assert bench.figures == (6, 3, 3)
+        assert harness.figures == (6, 3, 3)
     else:
         assert between == (3, 0, 3)
         assert after == before
-        assert bench.figures == (3, 0, 3)
+        assert harness.figures == (3, 0, 3)
 
 
 def test_the_end_of_the_load_ends_no_session():
-    bench = Bench(affinity=SessionAffinity.STRICT)
-    slot = bench.slot()
-    bench.send(slot, 0, 40)
+    harness = UserHarness(affinity=SessionAffinity.STRICT)
+    slot = harness.slot()
+    harness.send(slot, 0, 40)
 
-    bench.pool().drain()
+    harness.pool().drain()
     slot.disconnected()
 
-    assert bench.figures == (3, 0, 3)
+    assert harness.figures == (3, 0, 3)
 
 
-def test_sessions_that_are_over_when_the_load_ends_are_not_current():
-    bench = Bench(affinity=SessionAffinity.HINT)
-    bench.send(bench.slot(0), 0, 40)
-    bench.clock.advance(TTL_S)
-    bench.send(bench.slot(1), 0, 40)
-    pool = bench.pool()
+def test_sessions_that_have_expired_when_the_load_ends_are_not_current():
+    harness = UserHarness(affinity=SessionAffinity.HINT)
+    harness.send(harness.slot(0), 0, 40)
+    harness.clock.advance(TTL_S)
+    harness.send(harness.slot(1), 0, 40)
+    pool = harness.pool()
 
     pool.drain()
 
-    assert bench.figures == (6, 3, 3)
-    bench.clock.advance(SWEEP_S)  # however long it takes to drain
+    assert harness.figures == (6, 3, 3)
+    harness.clock.advance(SWEEP_S)  # however long it takes to drain
     pool.reap()
     pool.drain()
-    assert bench.figures == (6, 3, 3)
+    assert harness.figures == (6, 3, 3)
 
 
-def test_expired_sessions_are_swept_once_a_minute_also_where_no_client_is():
-    bench = Bench(affinity=SessionAffinity.HINT)
-    bench.send(bench.slot(0), 0, 40)
-    pool = bench.pool()
-    bench.clock.advance(SWEEP_S - 1)
+def test_expired_sessions_are_swept_once_a_minute_also_without_clients():
+    harness = UserHarness(affinity=SessionAffinity.HINT)
+    harness.send(harness.slot(0), 0, 40)
+    pool = harness.pool()
+    harness.clock.advance(SWEEP_S - 1)
     pool.reap()
-    assert bench.figures == (3, 0, 3)
-    bench.send(bench.slot(1), 0, 40)
+    assert harness.figures == (3, 0, 3)
+    harness.send(harness.slot(1), 0, 40)
 
-    bench.clock.advance(1)
+    harness.clock.advance(1)
     pool.reap()
 
-    assert bench.figures == (6, 3, 3)
-    bench.clock.advance(SWEEP_S - 1)
+    assert harness.figures == (6, 3, 3)
+    harness.clock.advance(SWEEP_S - 1)
     pool.reap()
-    assert bench.figures == (6, 3, 3)
+    assert harness.figures == (6, 3, 3)
 
 
 def test_a_statement_whose_session_expires_before_it_is_sent_belongs_to_the_next_one():
-    bench = Bench()
-    slot = bench.slot()
+    harness = UserHarness()
+    slot = harness.slot()
     number, row = slot.drawer.draw(0)
-    bench.runs[number](bench.tape, row)  # type: ignore[arg-type]
+    harness.runs[number](harness.tape, row)  # type: ignore[arg-type]
     number, late = slot.drawer.draw(0)
 
-    bench.clock.advance(TTL_S)
-    bench.runs[number](bench.tape, late)  # type: ignore[arg-type]
+    harness.clock.advance(TTL_S)
+    harness.runs[number](harness.tape, late)  # type: ignore[arg-type]
 
-    (_, first, first_tag), (_, second, second_tag) = bench.tape.sent
+    (_, first, first_tag), (_, second, second_tag) = harness.tape.sent
     assert first_tag is not None
     assert second_tag is not None
     assert second_tag["session"] == first_tag["session"] + 6
     assert (first[0] != second[0], first[1] == second[1]) == (True, True)
-    assert bench.figures == (2, 1, 1)
+    assert harness.figures == (2, 1, 1)
 
 
-def test_in_an_open_loop_each_client_executes_what_it_takes_as_one_of_its_own_users():
-    bench = Bench(mode=LoadMode.RATE)
-    slots = [bench.slot(0), bench.slot(1)]
+def test_in_an_open_loop_each_client_executes_its_arrivals_as_one_of_its_users():
+    harness = UserHarness(mode=LoadMode.RATE)
+    slots = [harness.slot(0), harness.slot(1)]
 
-    sent = [bench.send(slots[index % 2], index, 1)[0] for index in range(80)]
+    sent = [harness.send(slots[index % 2], index, 1)[0] for index in range(80)]
 
     users = [{tag["session"] for _, tag in sent[start::2] if tag} for start in (0, 1)]
     assert users == [{0, 2, 4}, {1, 3, 5}]
@@ -320,31 +319,31 @@ def test_a_remembered_sequence_gives_no_key_to_two_sessions():
     )
     keys: list[int] = []
     for worker in range(2):
-        bench = Bench(own, count=8, connections=4, worker=worker, workers=2)
+        harness = UserHarness(own, count=8, connections=4, worker=worker, workers=2)
         for number in range(2):
-            slot = bench.slot(number)
+            slot = harness.slot(number)
             for _ in range(3):
-                keys += [key for kept in remembered(bench.send(slot, 0, 40)).values() for key in kept]
+                keys += [key for kept in remembered(harness.send(slot, 0, 40)).values() for key in kept]
                 slot.disconnected()
 
     assert len(keys) == len(set(keys)) == 24
     assert set(keys) == set(range(1, 25))
 
 
-def test_a_scenario_without_sessions_has_drawers_and_runs_as_ever():
-    bench = Bench(PLAIN)
+def test_a_scenario_without_sessions_runs_the_same_code_as_before():
+    harness = UserHarness(PLAIN)
     harvester = SampleCollector(WindowRegistry(), (PLAIN,), open_loop=False, started_ns=0)
     arguments = WorkerArguments(run_id="r", worker_id="worker-0", worker_group_id=0, worker_group_count=1)
 
-    slot = ClientSlots(bench.scenario, arguments, {}, harvester, None).get(0)
+    slot = ClientSlots(harness.scenario, arguments, {}, harvester, None).get(0)
     slot.tagged(TAG)
     slot.disconnected()
 
     assert type(slot.drawer) is StatementStream
-    assert "in_session" not in compile_statements(bench.scenario)[0].__qualname__
+    assert "in_session" not in compile_statements(harness.scenario)[0].__qualname__
 
 
-def test_what_is_remembered_shares_nothing_with_what_is_drawn():
+def test_remembered_values_and_drawn_values_are_independent():
     keys = Uniform(keys=KeyRange(low=1, high=10**9))
     parameters = (Remembered(name="a", of=keys), keys, Remembered(name="b", of=keys))
     query = Query(sql="SELECT ?, ?, ?", parameters=parameters)
@@ -352,9 +351,9 @@ def test_what_is_remembered_shares_nothing_with_what_is_drawn():
     other = Statement(
         name="other", kind=StatementKind.READ, weight=1, queries=(Query(sql="SELECT ?", parameters=(keys,)),)
     )
-    bench = Bench(other, own)
+    harness = UserHarness(other, own)
 
-    sent = bench.send(bench.slot(), 0, 60)
+    sent = harness.send(harness.slot(), 0, 60)
 
     drawn = {parameters[0] for parameters, tag in sent if tag is None}
     kept = [parameters for parameters, tag in sent if tag is not None]
@@ -366,10 +365,10 @@ def test_what_is_remembered_shares_nothing_with_what_is_drawn():
 
 def test_draws_do_not_depend_on_sessions():
     """What a statement draws beside what it remembers is what it would draw without."""
-    bench = Bench()
+    harness = UserHarness()
     place = ClientPosition(worker=0, workers=1, client=0, clients=2, lanes=2)
-    bare = StatementStream(bench.scenario.workload, place, {})
+    bare = StatementStream(harness.scenario.workload, place, {})
 
-    sent = bench.send(bench.slot(), 0, 20)
+    sent = harness.send(harness.slot(), 0, 20)
 
     assert [parameters[1] for parameters, _ in sent] == [bare.draw(k)[1][0][1] for k in range(20)]

@@ -70,7 +70,7 @@ def test_the_merged_schedule_has_exactly_the_planned_arrivals_each_in_its_stage(
     ("rate_per_second", "duration_s", "arrivals"),
     [(100.0, 60.0, 6_000), (1 / 3, 60.0, 20), (5 / 3, 60.0, 100), (0.1, 10.0, 1), (0.1, 3.0, 0), (0.0, 9.0, 0)],
 )
-def test_what_is_planned_is_rate_times_duration(rate_per_second, duration_s, arrivals):
+def test_the_number_of_planned_arrivals_is_rate_times_duration(rate_per_second, duration_s, arrivals):
     assert RateStage(duration_s=duration_s, rate_per_second=rate_per_second).arrivals == arrivals
 
 
@@ -126,8 +126,8 @@ def test_each_workers_own_arrivals_are_poisson_too():
     assert_cumulates(gaps, lambda gap: 1.0 - math.exp(-gap * 250.0))
 
 
-def test_seconds_are_as_uneven_as_a_poisson_process_makes_them():
-    """Conditioning on the total must not make every second alike."""
+def test_the_variance_of_seconds_is_that_of_a_poisson_process():
+    """Conditioning on the total must not make every second equal."""
     (schedule,) = schedules([RateStage(duration_s=4_000.0, rate_per_second=5.0)])
     per_second = [0] * 4_000
     for due in dues(schedule):
@@ -137,7 +137,7 @@ def test_seconds_are_as_uneven_as_a_poisson_process_makes_them():
     assert_follows(per_second, {n: mass / sum(masses.values()) for n, mass in masses.items()})
 
 
-def test_long_schedules_are_read_at_any_place_and_in_any_order():
+def test_long_schedules_can_be_read_at_any_place_and_in_any_order():
     level = [RateStage(duration_s=3_600.0, rate_per_second=5_000.0)]
     (schedule,), (again,) = schedules(level), schedules(level)
     places = [17_999_999, 0, 9_000_000, 9_000_001, 12_345, 1]
@@ -149,7 +149,7 @@ def test_long_schedules_are_read_at_any_place_and_in_any_order():
     assert all(abs(due - i / 5_000) < 3.0 for i, due in scattered.items())
 
 
-def test_chunks_join_without_a_seam():
+def test_chunks_join_without_a_gap():
     (schedule,) = schedules([RateStage(duration_s=20.0, rate_per_second=CHUNK_ARRIVALS)])
 
     in_order = dues(schedule)
@@ -158,7 +158,7 @@ def test_chunks_join_without_a_seam():
     assert len(set(in_order)) == len(in_order)
 
 
-def test_seeds_workers_series_and_stages_have_arrivals_of_their_own():
+def test_seeds_workers_series_and_stages_have_separate_arrivals():
     level = RateStage(duration_s=10.0, rate_per_second=10.0)
     first, second = schedules([level, level], workers=2)
 
@@ -325,7 +325,7 @@ def test_no_key_of_the_warm_up_is_drawn_again_in_the_measurement(load, workers):
     assert sorted(map(int, map(str, keys))) == list(range(1, 1 + sum(map(planned_arrivals, rate_windows(load)))))
 
 
-def test_uniform_arrivals_are_dealt_on_where_the_last_window_ended():
+def test_uniform_arrivals_continue_where_the_last_window_ended():
     load = Load(mode=LoadMode.RATE, connections=8, rate_per_second=1.0, warmup_s=2.0, duration_s=4.0)
     load = dataclasses.replace(load, arrival=ArrivalProcess.UNIFORM)
 
@@ -364,7 +364,7 @@ def test_an_arrival_that_is_not_planned_is_refused():
             schedule.due_s(i)
 
 
-def test_a_worker_may_have_nothing_to_do():
+def test_a_worker_may_have_no_arrivals():
     assert [part.end for part in schedules([RateStage(duration_s=1.0, rate_per_second=2.0)], workers=4)] == [
         1,
         1,
@@ -376,6 +376,6 @@ def test_a_worker_may_have_nothing_to_do():
 @pytest.mark.parametrize(
     ("duration_s", "rate_per_second"), [(-1.0, 1.0), (1.0, -1.0), (math.nan, 1.0), (1.0, math.inf), (1e6, 1e6)]
 )
-def test_a_stage_that_cannot_be_is_refused(duration_s, rate_per_second):
+def test_an_impossible_stage_is_rejected(duration_s, rate_per_second):
     with pytest.raises(ValueError):
         RateStage(duration_s=duration_s, rate_per_second=rate_per_second)

@@ -53,7 +53,7 @@ def test_units_are_uniform_from_0_to_1():
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10, 64, 1_000])
-def test_numbers_below_a_size_are_all_alike(size):
+def test_numbers_below_a_size_are_uniform(size):
     for draw in (RandomBits(1, size).below, RandomBits(2, size).small_below):
         values = draw(size, 40_000).tolist()
         if size == 1:
@@ -62,7 +62,7 @@ def test_numbers_below_a_size_are_all_alike(size):
             assert_follows(values, dict.fromkeys(range(size), 1 / size))
 
 
-def test_sizes_near_two_to_the_64th_are_drawn_again_rather_than_bent():
+def test_sizes_near_two_to_the_64th_are_drawn_again_without_bias():
     size = (1 << 63) - 1  # half of all words must be drawn again, nearly
 
     values = RandomBits(1, 1).below(size, 20_000)
@@ -77,7 +77,7 @@ def test_small_sizes_are_exact_where_16_bits_do_not_divide_evenly():
 
 
 @pytest.mark.parametrize("count", [1, 10, 64, 100])
-def test_coins_show_heads_as_the_binomial_distribution_says(count):
+def test_coins_show_heads_by_the_binomial_distribution(count):
     heads = [RandomBits(1, count, number).coin_heads(count) for number in range(2_000)]
 
     assert_follows(heads, {n: math.comb(count, n) / 2**count for n in range(count + 1)})
@@ -122,6 +122,6 @@ def test_bits_of_logarithm_and_exponential_never_change():
     assert [value.hex() for value in random_bits.exp(-x).tolist()] == EXPONENTIALS
 
 
-def test_what_a_float_cannot_hold_stays_at_the_end():
+def test_values_beyond_the_range_of_floats_are_clamped():
     assert random_bits.exp(np.array([-1e9]))[0] < 1e-300
     assert random_bits.exp(np.array([1e9]))[0] > 1e300

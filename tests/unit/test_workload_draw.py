@@ -196,7 +196,7 @@ def test_a_draw_does_not_depend_on_the_draws_before_it():
     assert [drawer.draw(k) for k in (19_999, 5, 6_000, 0)] == [in_order[k] for k in (19_999, 5, 6_000, 0)]
 
 
-def test_statements_come_in_their_shares_and_no_value_of_theirs_is_left_out():
+def test_statements_occur_in_their_shares_and_all_their_values_are_used():
     drawn = draws(StatementStream(orders(), ONLY, POOLS), 2_000)
 
     assert Counter(number for number, _ in drawn) == {0: 1_600, 1: 300, 2: 100}
@@ -218,7 +218,7 @@ def test_in_an_open_loop_any_client_draws_the_same_for_an_index():
     )
 
 
-def test_threads_that_share_a_drawer_get_what_one_would():
+def test_threads_that_share_a_drawer_get_the_same_draws_as_one_thread():
     expected = draws(StatementStream(orders(), ONLY, POOLS, open_loop=True), 8_000)
     shared = StatementStream(orders(), ONLY, POOLS, open_loop=True)
     wrong: list[int] = []
@@ -235,7 +235,7 @@ def test_threads_that_share_a_drawer_get_what_one_would():
     assert not wrong
 
 
-# --- golden values: whoever changes a stream changes every benchmark that is compared with an older one ---------------
+# --- golden values: changing a stream changes every benchmark that is compared with an older one ---------------------
 
 
 def test_the_statements_of_a_seed_never_change():
@@ -310,7 +310,7 @@ def test_latest_follows_what_this_lane_has_inserted(open_loop):
     st.sampled_from((1, 50, 101, 102, 5_000)),
 )
 def test_reads_of_the_latest_keys_hit_what_exists_however_many_lanes_are_open(workers, ceiling, levels, start):
-    """As in find_max: most lanes are not open yet, some were and are not any more, each at a count of its own."""
+    """As in find_max: most lanes are not open yet, some are closed again, each at a different count."""
     mix = workload(READ_LATEST[0], statement("insert", 1, (Sequence(start=start),)))
     lanes = sorted(
         (place for worker in range(workers) for place in generator.places(worker, workers, ceiling)),
@@ -368,7 +368,7 @@ def test_a_sharded_sequence_ends_with_the_keys_of_its_worker():
         drawer.draw(100_000)
 
 
-def test_long_texts_do_not_change_the_values_beside_them():
+def test_long_texts_do_not_change_other_values():
     beside = [
         [row[0][0] for _, row in draws(StatementStream(workload(statement("s", 1, (Uuid(), text))), ONLY, {}), 600)]
         for text in (Text(length=5), Text(length=3_000))
@@ -377,7 +377,7 @@ def test_long_texts_do_not_change_the_values_beside_them():
     assert beside[0] == beside[1]
 
 
-def test_what_cannot_be_drawn_is_named():
+def test_a_value_that_cannot_be_drawn_is_named():
     with pytest.raises(ScenarioInvalid, match="workload: the weights add up to a cycle of 1,000,003 statements"):
         StatementStream(workload(statement("one", 1_000_000, ()), statement("two", 3, ())), ONLY, {})
     with pytest.raises(ScenarioInvalid, match="statement point_lookup, parameter 0: there is no value pool 'order_id'"):

@@ -89,7 +89,7 @@ def test_values_are_plain_python_values(kind):
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_a_value_depends_on_its_number_and_not_on_what_was_drawn_before(kind):
+def test_a_value_depends_on_its_number_and_not_on_earlier_draws(kind):
     in_order = drawn(ALL_KINDS[kind], 3 * CHUNK_VALUES)
     generator = made(ALL_KINDS[kind])
 
@@ -121,7 +121,7 @@ def test_other_statements_positions_and_kinds_of_loop_draw_other_values(kind, ot
 # --- keys ------------------------------------------------------------------------------------------------------------
 
 
-def test_uniform_keys_are_all_alike():
+def test_uniform_keys_are_uniform():
     assert_follows(drawn(Uniform(keys=KEYS)), dict.fromkeys(range(101, 201), 0.01))
 
 
@@ -142,7 +142,7 @@ def test_hot_keys_get_their_share():
     assert_follows(drawn(Hotspot(keys=KEYS, hot_fraction=0.2, hot_share=0.8)), probabilities)
 
 
-def test_a_fraction_is_meant_as_people_write_it():
+def test_a_fraction_is_decimal():
     values = drawn(Hotspot(keys=KEYS, hot_fraction=0.29, hot_share=1.0), 5_000)
 
     assert set(values) == set(range(101, 130)), "0.29 * 100 is 28.999999999999996"
@@ -172,7 +172,7 @@ def test_scrambled_keys_take_the_probability_of_all_ranks_that_are_hashed_to_the
     assert_follows(drawn(Zipfian(keys=KEYS, scrambled=True)), {key: mass + others for key, mass in expected.items()})
 
 
-def test_sharded_keys_come_from_the_workers_part():
+def test_sharded_keys_come_from_the_partition_of_the_worker():
     for parameter in (
         Uniform(keys=None, sharded=True),
         Zipfian(keys=None, sharded=True),
@@ -190,7 +190,7 @@ def test_sharded_keys_come_from_the_workers_part():
     ) == set(range(1, 1_001))
 
 
-def test_a_range_of_its_own_can_be_sharded_too():
+def test_a_separate_range_can_be_sharded_too():
     assert set(drawn(Uniform(keys=KEYS, sharded=True), 2_000, worker=1, workers=2)) == set(range(151, 201))
 
 
@@ -241,7 +241,7 @@ def test_sharded_sequences_of_a_workers_clients_have_no_gap_and_no_overlap(lanes
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(9, 81), st.integers(1, 9))
-def test_sharded_sequences_use_every_key_of_the_range_once_and_then_say_so(lanes, workers):
+def test_sharded_sequences_use_every_key_of_the_range_once_and_then_report_the_end(lanes, workers):
     union: list[int] = []
     for place in (place for worker in range(workers) for place in places(worker, workers, lanes)):
         generator = make_generator(Sequence(sharded=True), DrawContext(seed=1, place=place, sharding=SHARDING))
@@ -289,7 +289,7 @@ def test_normal_numbers_are_normally_distributed():
     assert_cumulates(drawn(Normal(mean=100.0, stddev=15.0)), lambda x: normal_cumulated((x - 100.0) / 15.0))
 
 
-def test_bounded_normal_numbers_are_those_that_lie_within():
+def test_bounded_normal_numbers_lie_within_their_bounds():
     values = drawn(Normal(mean=0.0, stddev=1.0, low=-0.5, high=2.0))
     below, within = normal_cumulated(-0.5), normal_cumulated(2.0) - normal_cumulated(-0.5)
 
@@ -298,7 +298,7 @@ def test_bounded_normal_numbers_are_those_that_lie_within():
     assert_cumulates(values, lambda x: (normal_cumulated(x) - below) / within)
 
 
-def test_whole_normal_numbers_are_rounded_before_the_bounds_are_looked_at():
+def test_whole_normal_numbers_are_rounded_before_the_bounds_are_checked():
     values = drawn(Normal(mean=3.0, stddev=2.0, low=0, high=7, whole=True))
     masses = {n: normal_cumulated((n + 0.5 - 3) / 2) - normal_cumulated((n - 0.5 - 3) / 2) for n in range(7)}
 

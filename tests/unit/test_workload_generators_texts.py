@@ -45,13 +45,13 @@ from tests.unit.workload_statistics import assert_cumulates, assert_follows
 # --- texts, identifiers, moments, choices ----------------------------------------------------------------------------
 
 
-def test_letters_of_a_text_are_all_alike():
+def test_letters_of_a_text_are_uniform():
     letters = "".join(drawn(Text(length=20, alphabet="abcdefg"), 4_000))
 
     assert_follows(letters, dict.fromkeys("abcdefg", 1 / 7))
 
 
-def test_lengths_of_a_text_are_all_alike():
+def test_lengths_of_a_text_are_uniform():
     assert_follows(map(len, drawn(Text(length=2, length_max=6), 20_000)), dict.fromkeys(range(2, 7), 0.2))
 
 
@@ -62,7 +62,7 @@ def test_any_character_can_be_in_an_alphabet():
 
 
 @pytest.mark.parametrize("length", [0, 1, 1_000, 100_000])
-def test_a_text_has_the_length_that_was_asked_for(length):
+def test_a_text_has_the_requested_length(length):
     assert {len(text) for text in drawn(Text(length=length), 3)} == {length}
 
 
@@ -76,7 +76,7 @@ def test_identifiers_have_the_layout_of_version_4_and_do_not_repeat():
     assert_follows("".join(text[:8] for text in texts), dict.fromkeys("0123456789abcdef", 1 / 16))
 
 
-def test_moments_are_uniform_naive_and_exact_to_the_microsecond():
+def test_times_are_uniform_naive_and_exact_to_the_microsecond():
     moments = drawn(Timestamp(low=LOW, high=HIGH))
 
     assert min(moments) >= LOW
@@ -86,7 +86,7 @@ def test_moments_are_uniform_naive_and_exact_to_the_microsecond():
     assert_follows((moment.microsecond % 10 for moment in moments), dict.fromkeys(range(10), 0.1))
 
 
-def test_moments_before_1970_are_moments_too():
+def test_times_before_1970_are_valid():
     low, high = datetime(1800, 1, 1), datetime(1800, 1, 1, 0, 0, 0, 3)  # noqa: DTZ001
 
     assert set(drawn(Timestamp(low=low, high=high), 300)) == {low.replace(microsecond=us) for us in range(3)}
@@ -105,7 +105,7 @@ def test_choices_follow_their_weights():
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 6), st.integers(1, 500))
-def test_no_two_clients_walk_the_same_values_until_the_pool_is_used_up(lanes, workers, size):
+def test_no_two_clients_draw_the_same_values_until_the_pool_is_used_up(lanes, workers, size):
     rounds = size // lanes
 
     taken = [value for walk in walks(PoolValue(pool="numbers"), lanes, workers, rounds, size) for value in walk]
@@ -115,7 +115,7 @@ def test_no_two_clients_walk_the_same_values_until_the_pool_is_used_up(lanes, wo
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 60), st.integers(1, 6), st.integers(1, 60))
-def test_clients_that_keep_step_use_all_values_alike_and_each_client_comes_to_all_of_them(lanes, workers, size):
+def test_clients_in_step_use_all_values_equally_and_each_client_uses_all_of_them(lanes, workers, size):
     taken = walks(PoolValue(pool="numbers"), lanes, workers, size, size)
 
     period = size // math.gcd(lanes, size)
@@ -131,7 +131,7 @@ def test_a_pool_that_is_used_up_begins_again():
     assert drawn(PoolValue(pool="city"), 12) == [*cities, *cities, *cities[:2]]
 
 
-def test_pool_values_are_drawn_as_their_order_says():
+def test_pool_values_are_drawn_by_their_order():
     cities = POOLS["city"].values
     ranks = dict(zip(cities, zipf_probabilities(5, 0.5), strict=True))
 
@@ -173,12 +173,12 @@ def test_pool_values_are_drawn_as_their_order_says():
         Previous(index=0),
     ],
 )
-def test_what_has_nothing_to_draw_is_refused_at_once(parameter):
+def test_a_generator_without_values_is_rejected_at_once(parameter):
     with pytest.raises(ValueError):
         made(parameter)
 
 
-def test_a_worker_without_keys_is_told():
+def test_a_worker_without_keys_is_reported():
     source = DrawContext(seed=1, place=ClientPosition(worker=0, workers=3))
 
     with pytest.raises(ValueError, match="worker 0 has no keys: 2 are not enough for 3 workers"):

@@ -72,7 +72,7 @@ def test_a_chunk_that_is_not_ours_is_noticed(text):
         from_chunks("p", [text])
 
 
-def test_values_of_the_database_are_told_apart():
+def test_values_of_the_database_keep_their_types():
     values = (Decimal("1.50"), date(2024, 2, 29), datetime(2024, 2, 29, 1, 2, 3, 4), time(1, 2, 3), b"\x00\xff")  # noqa: DTZ001
 
     assert [repr(value) for value in from_chunks("p", to_chunks(Pool("p", values))).values] == [repr(v) for v in values]
@@ -104,7 +104,7 @@ def test_a_pool_holds_the_first_column_of_its_rows_in_order():
     assert pool_from_rows("p", rows) == Pool("p", (3, 1, None, Decimal("1.50"), 3))
 
 
-def test_a_query_without_rows_is_told_with_what_to_do():
+def test_a_query_without_rows_is_reported_with_a_hint():
     with pytest.raises(ScenarioInvalid, match="value pool p: its query gives no rows") as found:
         pool_from_rows("p", [])
 

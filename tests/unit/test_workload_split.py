@@ -62,7 +62,7 @@ def test_the_shard_of_a_worker_wraps_around_the_partitions():
 
 
 @given(st.integers(1, 300), st.integers(1, 40))
-def test_every_client_of_a_run_has_a_lane_of_its_own(total, count):
+def test_every_client_of_a_run_has_a_separate_lane(total, count):
     lanes = [lane_of_client(place) for worker in range(count) for place in places(worker, count, total)]
 
     assert sorted(lane.number for lane in lanes) == list(range(total))

@@ -25,7 +25,7 @@ def test_one_item_is_always_drawn():
 
 
 def test_the_approximation_that_ycsb_draws_with_is_another_distribution():
-    """So the test above is sharp enough to tell them apart."""
+    """So the test above is sharp enough to distinguish them."""
     items, theta = 100, 0.99
     units = RandomBits(1, items).units(200_000)
 

@@ -44,7 +44,7 @@ NOW_S = 1_000.0
 
 
 def seconds(count: int, *, warm: int = 10, level: float = 800.0) -> tuple[HistorySecond, ...]:
-    """So many seconds from the start of the run, the first of them warm-up; the same wave every time."""
+    """This many seconds from the start of the run, the first of them warm-up; always the same wave."""
     return tuple(
         HistorySecond(
             at_s=number,

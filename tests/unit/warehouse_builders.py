@@ -12,7 +12,7 @@ from loadgen.embedded.warehouse import VirtualWarehouse, WarehouseModel, Warehou
 
 
 class JumpingSelector(selectors.DefaultSelector):
-    """Instead of waiting for the next timer it moves the clock there, and beyond by as much as the test says."""
+    """Instead of waiting for the next timer it moves the clock there, and by the scripted lateness beyond."""
 
     def __init__(self, lateness_s: Callable[[], float]) -> None:
         super().__init__()

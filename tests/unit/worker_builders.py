@@ -39,7 +39,7 @@ def scenario(load: Load | None = None, statements: Sequence[Statement] = (statem
     return Scenario(name="s", workload=Workload(statements=tuple(statements), seed=1), load=load or Load(connections=4))
 
 
-def agenda(
+def command_queue(
     *,
     worker_id: str = "worker-0",
     group: int = 0,
@@ -107,7 +107,7 @@ def snapshot(number: int) -> MetricsSnapshot:
 
 
 class Pool:
-    """As the conductor sees the clients: connections are open when the test says so."""
+    """The clients as the ramp controller sees them: connections are open when the test says so."""
 
     def __init__(self) -> None:
         self.wanted = self.ahead = 0
@@ -129,14 +129,14 @@ class Pool:
 
 
 class Sessions:
-    """Only the tags; whoever asks for a connection gets an AttributeError."""
+    """Only the tags; opening a connection raises AttributeError."""
 
     def tag(self, phase: Phase | None, step_id: int | None) -> str:
         return f"{phase}/{step_id}"
 
 
 class Stage:
-    """A conductor with everything around it, but for clients: time moves when the test says so."""
+    """A ramp controller with its surroundings, but without clients: time moves when the test says so."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class Stage:
             started_ns=self.clock.now_ns,
             connections=self.connections,
         )
-        self.bench = ClientContext(
+        self.context = ClientContext(
             scenario=self.scenario,
             windows=self.windows,
             sessions=Sessions(),  # type: ignore[arg-type]
@@ -172,10 +172,10 @@ class Stage:
         self.slots = ClientSlots(self.scenario, arguments, {}, self.harvester, None)
         self.pool = Pool()
         me = {"group": arguments.worker_group_id, "workers": arguments.worker_group_count}
-        self.command_queue = agenda(worker_id=arguments.worker_id, **me)
+        self.command_queue = command_queue(worker_id=arguments.worker_id, **me)
         spare = self.slots.spare() if open_loop else None
         self.ramp_controller = RampController(
-            self.bench,
+            self.context,
             self.pool,  # type: ignore[arg-type]
             self.command_queue,
             arguments,
@@ -198,7 +198,7 @@ class Stage:
         self.command_queue.receive(event(self._number, command, due_in_ms=due_in_ms), self.clock.now_ns)
 
     def run_to(self, second: float) -> None:
-        """As the conductor's thread would: step, wait for as long as it says, step."""
+        """As the thread of the ramp controller: step, wait, step."""
         end_ns = self.zero_ns + round(second * NS_PER_S)
         while True:
             wait_s = self.ramp_controller.step()

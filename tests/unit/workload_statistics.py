@@ -1,4 +1,4 @@
-"""Chi-square and Kolmogorov-Smirnov tests for fixed seeds: whoever draws rightly fails one in a thousand times."""
+"""Chi-square and Kolmogorov-Smirnov tests for fixed seeds: correct draws fail one in a thousand times."""
 
 import math
 from collections import Counter

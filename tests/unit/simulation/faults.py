@@ -1,4 +1,4 @@
-"""What goes wrong in a world, and when: drawn before the run begins."""
+"""The faults of a world and their times, drawn before the run begins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadgen.errors import LoadgenError
 from loadgen.snowflake.session import RetryPolicy
 from tests.unit.simulation.processes import OrchestratorProcess, Process, WorkerProcess
 from tests.unit.simulation.target import Span
-from tests.unit.simulation.wires import Fate
+from tests.unit.simulation.wires import RequestOutcome
 
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World
@@ -45,8 +45,8 @@ WEIGHTS = {
     "cancel": 1,
     "interrupt": 1,
 }
-HARMLESS = ("blind", "log refused")  # these cost no run its verdict: nothing that is measured depends on them
-SERVER = ("drop", "refuse", "unanswered", "stall")  # of these a search may fail below the limit, and rightly so
+HARMLESS = ("blind", "log refused")  # these change no verdict: no measurement depends on them
+SERVER = ("drop", "refuse", "unanswered", "stall")  # with these a search may correctly fail below the limit
 KINDS = tuple(kind for kind, weight in WEIGHTS.items() for _ in range(weight))
 SEARCHED = (*KINDS, *("busy",) * 12, *("cut off",) * 6)
 LEADERS = (
@@ -98,7 +98,7 @@ def _happening(world: World, kind: str, lasts_s: float, dice: float) -> Callable
     return happen
 
 
-# --- everybody -------------------------------------------------------------------------------------------------------
+# --- all processes ---------------------------------------------------------------------------------------------------
 
 
 def _away(world: World, lasts_s: float) -> None:
@@ -118,13 +118,13 @@ def _stall(world: World, lasts_s: float) -> None:
 
 
 def _blind(world: World, lasts_s: float) -> None:
-    """The warehouse cannot be looked at, though it executes."""
+    """The warehouse cannot be polled, though it executes."""
     now_s = world.scheduler.now_s
     world.watched.unseen.append((now_s, now_s + lasts_s))
 
 
 def _log_refused(world: World, lasts_s: float) -> None:
-    """Query logs cannot be stored, mostly for longer than anybody tries to."""
+    """Query logs cannot be stored, mostly for longer than the retries last."""
     world.log_refused_until_s = max(world.log_refused_until_s, world.scheduler.now_s + LOG_FACTOR * lasts_s)
 
 
@@ -133,7 +133,7 @@ def _cancel(world: World, _: float) -> None:
 
 
 class User(Process):
-    """Somebody types `loadgen stop`."""
+    """A user calls `loadgen stop`."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, "user")
@@ -160,7 +160,7 @@ _OF_ALL = {
 
 
 def _restart(world: World, process: WorkerProcess, lasts_s: float) -> None:
-    """Killed, and started again by whoever looks after it."""
+    """The process is killed, and started again by a supervisor."""
     process.kill()
 
     def again() -> None:
@@ -171,7 +171,7 @@ def _restart(world: World, process: WorkerProcess, lasts_s: float) -> None:
 
 
 def _refuse(world: World, process: WorkerProcess, lasts_s: float) -> None:
-    """Sessions end, and for a while no login is accepted."""
+    """Sessions end, and logins are rejected for a while."""
     now_s = world.scheduler.now_s
     world.target.refusals.append(Span(now_s, now_s + lasts_s, frozenset([process.worker_id])))
     world.target.drop(process.worker_id, world.rng.choice((1, 2, None)))
@@ -187,13 +187,13 @@ def _drop(world: World, process: WorkerProcess, _: float) -> None:
 
 
 def _busy(world: World, process: WorkerProcess, _: float) -> None:
-    """Its client is short of CPU, and shows it; to the search every statement takes longer."""
+    """The client is short of CPU, and reports it; in a search every statement takes longer."""
     now_s = world.scheduler.now_s
     world.target.busy.append(Span(now_s, now_s + BUSY_S, frozenset([process.worker_id])))
 
 
 def _suspend(world: World, process: WorkerProcess, lasts_s: float) -> None:
-    """The machine of a worker sleeps, and with it the orchestrator whose child it is."""
+    """The machine of a worker is suspended, and with it the orchestrator that is the parent of the worker."""
     parents = () if world.elsewhere else world.orchestrators[:1]
     for one in (process, *parents):
         if not one.gone:
@@ -202,7 +202,7 @@ def _suspend(world: World, process: WorkerProcess, lasts_s: float) -> None:
 
 def _slow_reads(world: World, process: WorkerProcess, _: float) -> None:
     process.slow_until_s = world.scheduler.now_s + SLOW_S
-    process.slowness = world.rng.choice((Fate.HELD_UP, Fate.HELD_BACK))
+    process.slowness = world.rng.choice((RequestOutcome.HELD_UP, RequestOutcome.HELD_BACK))
 
 
 def _mute(world: World, process: Process, lasts_s: float) -> None:

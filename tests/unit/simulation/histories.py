@@ -1,4 +1,4 @@
-"""Histories for tests, and the property that every one of them has: its verdict is what the truth allows."""
+"""Histories for tests, and the property of every history: its verdict is one that the truth allows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from loadgen.model.run import RunStatus
 from tests.unit.simulation.faults import WEIGHTS
-from tests.unit.simulation.rules import Broken, Violation
+from tests.unit.simulation.rules import Mutation, Violation
 from tests.unit.simulation.scenarios import Kind
 from tests.unit.simulation.world import History, World
 
@@ -23,7 +23,7 @@ ENDS = (f"{RunStatus.COMPLETED} True", f"{RunStatus.COMPLETED} False", f"{RunSta
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Every failure is logged where it is met; formatting the lines would take longer than the histories."""
+    """Every failure is logged where it is handled; formatting the lines would take longer than the histories."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     yield
@@ -31,16 +31,16 @@ def quiet() -> Iterator[None]:
 
 
 def history_of(
-    seed: int, folder: Path, broken: Broken | None = None, *, kind: Kind | None = None, contested: bool = False
+    seed: int, folder: Path, mutation: Mutation | None = None, *, kind: Kind | None = None, contested: bool = False
 ) -> History | Violation:
     try:
-        return World(seed, str(folder), broken, kind=kind, contested=contested).run()
+        return World(seed, str(folder), mutation, kind=kind, contested=contested).run()
     except Violation as violation:
         return violation
 
 
 def check_verdicts(kind: Kind, seeds: range, folder: Path) -> None:
-    """Of a block of seeds, in which enough must have happened for it to show anything."""
+    """Check a block of seeds, in which enough must have happened for the check to be meaningful."""
     happened: Counter[str] = Counter()
     for seed in seeds:
         history = history_of(seed, folder, kind=kind)

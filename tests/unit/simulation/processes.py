@@ -1,4 +1,4 @@
-"""Worker and orchestrator processes: the real ones, on clocks of the simulation; they are paused, and killed."""
+"""Worker and orchestrator processes: the real classes on simulated clocks. They can be paused and killed."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import recover_runs
 from orchestrator.service import OrchestratorService
 from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
-from tests.unit.simulation.rules import Broken
+from tests.unit.simulation.rules import Mutation
 from tests.unit.simulation.scheduler import Killed
 from tests.unit.simulation.standard_tables import ZERO
 from tests.unit.simulation.target import BUSY_FACTOR
-from tests.unit.simulation.wires import PLACE, Fate, Wire
+from tests.unit.simulation.wires import PLACE, RequestOutcome, Wire
 
 if TYPE_CHECKING:
     from tests.unit.simulation.world import World
 
-RECOVER_S = 5.0  # between two looks for orphaned runs
+RECOVER_S = 5.0  # between two polls for orphaned runs
 _PROBE_NS = round(PROBE_S * NS_PER_S)
 
 
 class ProcessClock:
-    """The clocks of a process. They go on while its machine is suspended."""
+    """The clocks of a process. They continue while its machine is suspended."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self._scheduler = process.world.scheduler
-        self.stood_still_ns = 0  # what is broken: while it was suspended
+        self.stood_still_ns = 0  # the mutation STANDSTILL: time while it was suspended
 
     def monotonic_ns(self) -> int:
         return self._scheduler.now_ns - self.stood_still_ns
@@ -51,7 +51,7 @@ class ProcessClock:
 
 
 class Process:
-    """Something that runs, is paused, and ends."""
+    """A process that runs, can be paused, and ends."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world, self.name = world, name
@@ -62,11 +62,11 @@ class Process:
         self.code: int | None = None
         self.paused_until_ns = 0
         self.pauses: list[tuple[int, int]] = []
-        self.suspensions: list[tuple[int, int]] = []  # those of them in which its machine slept
-        self.slow_until_s = 0.0  # answers to what it reads come late,
-        self.slowness = Fate.HELD_BACK  # in this way
+        self.suspensions: list[tuple[int, int]] = []  # those during which its machine was suspended
+        self.slow_until_s = 0.0  # responses to its reads come late,
+        self.slowness = RequestOutcome.HELD_BACK  # in this way
         self.cut_off_until_s = 0.0  # from the control plane
-        self.mute_until_s = 0.0  # its beats, or its renewals, do not arrive
+        self.mute_until_s = 0.0  # its heartbeats or its renewals do not arrive
 
     def begin(self, after_s: float = 0.0) -> None:
         def start() -> None:
@@ -77,7 +77,7 @@ class Process:
         scheduler.at(scheduler.now_s + after_s, start)
 
     def pause(self, seconds: float) -> None:
-        """Stopped by a signal, or by the machine."""
+        """Paused by a signal, or by the machine."""
         now_ns = self.world.scheduler.now_ns
         until_ns = now_ns + round(seconds * NS_PER_S)
         if until_ns > self.paused_until_ns:
@@ -86,12 +86,12 @@ class Process:
             self.paused_until_ns = until_ns
 
     def suspend(self, seconds: float) -> None:
-        """Its machine sleeps: waits go on afterwards, where a signal would have let them end meanwhile."""
+        """Its machine is suspended: waits continue afterwards, whereas they expire during a pause by a signal."""
         if self.world.scheduler.now_ns >= self.paused_until_ns:
             self.pause(seconds)
             self.world.scheduler.postpone(self, round(seconds * NS_PER_S))
             self.suspensions.append(self.pauses[-1])
-            if self.world.broken is Broken.STANDSTILL:
+            if self.world.mutation is Mutation.STANDSTILL:
                 self.clock.stood_still_ns += round(seconds * NS_PER_S)
 
     def kill(self) -> None:
@@ -118,15 +118,15 @@ class Process:
             self.world.process_ended(self)
 
     def open_session(self, role: str) -> ControlSession:
-        return cast(ControlSession, Wire(self.world.tables, SessionWeather(self, role)))
+        return cast(ControlSession, Wire(self.world.tables, SessionNetwork(self, role)))
 
     def soon(self, work: Callable[[], object], name: str) -> None:
-        if not self.gone:  # as the thread of a signal does
+        if not self.gone:  # as the signal thread does
             self.world.scheduler.spawn(self, work, name)
 
 
-class SessionWeather:
-    """What becomes of the statements of one session."""
+class SessionNetwork:
+    """The outcome of the statements of one session."""
 
     def __init__(self, process: Process, role: str) -> None:
         self._process, self._world, self._role = process, process.world, role
@@ -135,17 +135,17 @@ class SessionWeather:
     def note(self, query: NamedQuery) -> None:
         self._world.statements.append((self._process.name, self._role, query.name))
 
-    def fate(self, *, changes: bool) -> Fate:
+    def outcome(self, *, changes: bool) -> RequestOutcome:
         world, process, now_s = self._world, self._process, self._world.scheduler.now_s
         if process.gone:
             raise Killed
         if now_s < world.away_until_s:
-            return Fate.AWAY
+            return RequestOutcome.AWAY
         if now_s < process.cut_off_until_s or (self._mutable and now_s < process.mute_until_s):
-            return Fate.LATE if changes and world.rng.random() < 0.3 else Fate.AWAY
+            return RequestOutcome.LATE if changes and world.rng.random() < 0.3 else RequestOutcome.AWAY
         if now_s < process.slow_until_s and not changes:
             return process.slowness
-        return world.fate(changes=changes)
+        return world.outcome(changes=changes)
 
     def refuses(self, query: NamedQuery) -> bool:
         world = self._world
@@ -160,8 +160,8 @@ class SessionWeather:
     def held_s(self) -> float:
         return self._world.rng.choice((0.6, 0.6, 0.9, 1.2, 5.0))
 
-    def later(self, fate: Fate, happens: Callable[[], None]) -> None:
-        self._world.later(fate, happens)
+    def later(self, outcome: RequestOutcome, happens: Callable[[], None]) -> None:
+        self._world.later(outcome, happens)
 
     def sleep(self, seconds: float) -> None:
         if seconds > 0.0:
@@ -170,13 +170,13 @@ class SessionWeather:
             raise Killed
 
 
-class SimulatedGauges:
-    """How loaded a worker is: not at all; and how late its threads woke up: for its pauses, and while it is busy."""
+class SimulatedMonitor:
+    """The load of a worker: none. And the lateness of its threads: by its pauses, and while it is busy."""
 
     def __init__(self, clock: ProcessClock) -> None:
         self._clock = clock
         self._told_ns = clock.monotonic_ns()
-        self._paused = 0  # how many pauses were told
+        self._paused = 0  # number of pauses that were reported
 
     def probe(self, stopping: threading.Event) -> None:
         stopping.wait()
@@ -184,8 +184,8 @@ class SimulatedGauges:
     def read(self) -> ResourceReading:
         from_ns, now_ns = self._told_ns, self._clock.monotonic_ns()
         process = self._clock.process
-        by_breakage = {None: [], Broken.PAUSES: process.pauses, Broken.STANDSTILL: process.suspensions}
-        unseen = by_breakage.get(process.world.broken, [])
+        by_breakage = {None: [], Mutation.PAUSES: process.pauses, Mutation.STANDSTILL: process.suspensions}
+        unseen = by_breakage.get(process.world.mutation, [])
         pauses = [pause for pause in process.pauses[self._paused :] if pause not in unseen]
         self._paused = len(process.pauses)
         waits, at_ns = [], from_ns
@@ -209,11 +209,11 @@ class SimulatedGauges:
         )
 
     def _busy(self, wait: WakeupDelay) -> Iterator[WakeupDelay]:
-        """The parts of a wait: while the client is short of CPU, it is woken as much later as its statements take."""
+        """The parts of a wait: a client that is short of CPU wakes up as much later as its statements are slower."""
         process, at_ns = self._clock.process, wait.from_ns
         assert isinstance(process, WorkerProcess)
         world = process.world
-        for span in () if wait.late_ns or world.broken is Broken.BUSY else world.target.busy:
+        for span in () if wait.late_ns or world.mutation is Mutation.BUSY else world.target.busy:
             since_ns, until_ns = (round(moment_s * NS_PER_S) for moment_s in (span.from_s, span.to_s))
             since_ns, until_ns = max(at_ns, since_ns), min(wait.to_ns, until_ns)
             if process.worker_id in span.workers and since_ns < until_ns:
@@ -246,14 +246,14 @@ class WorkerProcess(Process):
 
     @property
     def joined_s(self) -> float | None:
-        """When its first window opened."""
+        """The time at which its first window opened."""
         parts = None if self._worker is None else self._worker._parts
         joined_ns = None if parts is None else parts.ramp_controller._joined_ns
         return None if joined_ns is None else joined_ns / NS_PER_S
 
     @property
     def measured(self) -> tuple[float, float] | None:
-        """When its measurement was to begin, as it took it; and how exactly it says to know that."""
+        """When its measurement was due by its own estimate, and the uncertainty that it reports."""
         if self._worker is None or self._worker._parts is None or self._worker._collector is None:
             return None
         zero_ns, windows = self._worker._parts.ramp_controller._zero_ns, self._worker._collector._final
@@ -261,7 +261,7 @@ class WorkerProcess(Process):
         return None if zero_ns is None or not told_ms else (zero_ns / NS_PER_S, max(told_ms) / 1_000)
 
     def terminate(self) -> None:
-        """SIGTERM. Before there is a handler it ends the process."""
+        """SIGTERM. It ends the process if no handler is set yet."""
         if self._worker is None:
             self._exit(-15)
         else:
@@ -276,8 +276,8 @@ class WorkerProcess(Process):
             self._exit(4)
 
 
-class Children:
-    """A Spawner whose workers are children: it sees their ends, and they notice the end of their parent."""
+class LocalSpawner:
+    """A Spawner of local child processes: it sees their ends, and they notice the end of their parent."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -300,15 +300,15 @@ class Children:
                 child.kill() if hard else child.terminate()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def orphan(self) -> None:
         for child in self._children:
             child.orphaned()
 
 
-class Elsewhere:
-    """A Spawner whose workers run on other machines: only their beats are seen."""
+class RemoteSpawner:
+    """A Spawner on other machines: only the heartbeats of workers are visible."""
 
     def __init__(self, world: World, *, starts: bool) -> None:
         self._world, self._starts = world, starts
@@ -324,10 +324,10 @@ class Elsewhere:
         return 0
 
     def terminate(self, *, hard: bool) -> None:
-        """Out of reach."""
+        """Unreachable."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class OrchestratorProcess(Process):
@@ -336,10 +336,10 @@ class OrchestratorProcess(Process):
     def __init__(self, world: World, name: str, *, begun: bool) -> None:
         super().__init__(world, name)
         self._begun = begun
-        self._children = Children(world) if not world.elsewhere and not begun else None
+        self._children = LocalSpawner(world) if not world.elsewhere and not begun else None
         self.service = OrchestratorService(
             PLACE,
-            lambda _: self._children or Elsewhere(world, starts=not begun),
+            lambda _: self._children or RemoteSpawner(world, starts=not begun),
             environ=world.environ,
             clock=self.clock,
             open_session=self.open_session,
@@ -381,15 +381,15 @@ class OrchestratorProcess(Process):
             self._children.orphan()
 
 
-class StandBy(OrchestratorProcess):
-    """Somebody types `loadgen runs recover` again and again: ends an orphan, leads a run on that nobody leads."""
+class Recovery(OrchestratorProcess):
+    """Repeats `loadgen runs recover`: ends an orphaned run, and continues a run without a leader."""
 
     def main(self) -> int:
         session = self.open_session("recover")
         retries = RetryPolicy(stop=self.never, clock=self.clock, attempts=3)
         while not self.world.tables.status.is_terminal:
             try:
-                done, left = recover_runs(session, retries, by="somebody")
+                done, left = recover_runs(session, patience, by="a user")
                 for one in done:
                     self.world.recovered(one)
                 if any(one.living for one in left) and self.world.may_lead(self) and super().main() == 0:

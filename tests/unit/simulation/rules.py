@@ -1,4 +1,4 @@
-"""What must hold in every history, and what can be broken on purpose to see that it is noticed."""
+"""The rules that every history must satisfy, and the mutations of the product that these rules must detect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestrator.worker_health import LivenessTracker
 
 
 class Rule(StrEnum):
-    """What holds at every step, whatever happens."""
+    """A rule that holds at every step."""
 
     STEPS = "a run takes only the steps that it may take, and ends once"
     TERMS = "there is one term at a time, and one that is over does not come back"
@@ -43,14 +43,14 @@ class Rule(StrEnum):
     FOUND = "a search names no number of connections that the warehouse cannot hold, and TRUE_MAX is the limit"
 
 
-class Broken(StrEnum):
-    """What can be broken on purpose."""
+class Mutation(StrEnum):
+    """A defect that is put into the product on purpose."""
 
     FENCING = "writes are taken from terms that are over"
     MARGIN = "a successor does not wait for statements under way"
     RENEWAL = "a term that is over can be renewed"
     NUMBERS = "neither the number nor the id of an event is a key"
-    MEMORY = "a leader forgets what was carried out"
+    FORGETTING = "a leader forgets what was carried out"
     LIVENESS = "time without an observation counts as silence"
     LOSS = "a leader misses that a worker was lost"
     RECOVERY = "no orphan is ended"
@@ -71,13 +71,13 @@ class Broken(StrEnum):
     STANDSTILL = "the clock of a worker stands still while its machine is suspended"
 
 
-def breakage(broken: Broken | None) -> list[tuple[Any, str, Any]]:
-    """What is replaced in the product for it: (where, name, by what). The tables break what is theirs themselves."""
-    return _BREAKAGE.get(broken, [])
+def mutation_patches(mutation: Mutation | None) -> list[tuple[Any, str, Any]]:
+    """The patches of the product for a mutation: (where, name, replacement). The tables implement theirs."""
+    return _PATCHES.get(mutation, [])
 
 
-def _forgets(course: LifecycleState, _: object) -> LifecycleState:
-    return course
+def _forgets(state: LifecycleState, _: object) -> LifecycleState:
+    return state
 
 
 def _never_quiet(*, longest_gap_s: float) -> LivenessTracker:
@@ -112,30 +112,30 @@ def _own_plan(windows: Any, planned: Mapping[Key, int]) -> Any:
     return delivered_connections(windows, {key: own.get(key, 0) for key in planned})
 
 
-_BREAKAGE: dict[Broken | None, list[tuple[Any, str, Any]]] = {
-    Broken.MEMORY: [(leader, "after_action", _forgets)],
-    Broken.LIVENESS: [(leader, "LivenessTracker", _never_quiet)],
-    Broken.LOSS: [(leader, "RunPolicy", _careless)],
-    Broken.CONNECTIONS: [(ConnectionMeter, "_count", _all_open)],
-    Broken.OVERLOAD: [
+_PATCHES: dict[Mutation | None, list[tuple[Any, str, Any]]] = {
+    Mutation.FORGETTING: [(leader, "after_action", _forgets)],
+    Mutation.LIVENESS: [(leader, "LivenessTracker", _never_quiet)],
+    Mutation.LOSS: [(leader, "RunPolicy", _careless)],
+    Mutation.CONNECTIONS: [(ConnectionMeter, "_count", _all_open)],
+    Mutation.OVERLOAD: [
         (ConnectionMeter, "_note_complete", _always_complete),
         (validity, "_unopened", lambda _: []),
     ],
-    Broken.WAITS: [(ConnectionMeter, "paused", lambda *_: None)],
-    Broken.LIMITS: [(Portion, "is_short", lambda *_: False)],
-    Broken.PLAN: [(run_result, "delivered_connections", _own_plan)],
-    Broken.QUEUE: [(WarehousePoller, "queue_seen", lambda _: False)],
-    Broken.LOG: [(MetricsCollector, "report_unstored", lambda *_: None)],
-    Broken.ARRIVAL: [(ServerTime, "note", _on_arrival)],
-    Broken.MOMENTS: [(validity, "UNCERTAIN_MS", 10**9)],
-    Broken.WARMUP: [(validity, "WARMUP_MIN_PERCENT", 0)],
-    Broken.WARMTH: [(validity, "_warmed_up_s", lambda window: window.seconds)],
-    Broken.STRICT: [(Portion, "is_short", lambda *_: True)],
+    Mutation.WAITS: [(ConnectionMeter, "paused", lambda *_: None)],
+    Mutation.LIMITS: [(Portion, "is_short", lambda *_: False)],
+    Mutation.PLAN: [(run_result, "delivered_connections", _own_plan)],
+    Mutation.QUEUE: [(WarehousePoller, "queue_seen", lambda _: False)],
+    Mutation.LOG: [(MetricsCollector, "report_unstored", lambda *_: None)],
+    Mutation.ARRIVAL: [(ServerTime, "note", _on_arrival)],
+    Mutation.MOMENTS: [(validity, "UNCERTAIN_MS", 10**9)],
+    Mutation.WARMUP: [(validity, "WARMUP_MIN_PERCENT", 0)],
+    Mutation.WARMTH: [(validity, "_warmed_up_s", lambda window: window.seconds)],
+    Mutation.STRICT: [(Portion, "is_short", lambda *_: True)],
 }
 
 
 class Violation(AssertionError):
-    """The first one counts, also where the product catches it."""
+    """The first violation counts, also where the product catches it."""
 
     first: Violation | None = None
 

@@ -1,4 +1,4 @@
-"""Random scenarios: closed loops, stages, rates and searches, small enough to be simulated by the thousand."""
+"""Random scenarios: closed loops, stages, rates and searches, small enough for a thousand simulations."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LOGGED = replace(_BASE.query_log, mode=QueryLogMode.ALL)
 _LIMITED = parse_threshold("max < 1h")  # judges the arrivals that were given up
 MAX_LAG_S = 2.0
 
-# Everything that waits for the dead waits less: the same histories, and fewer seconds in which nothing happens.
+# Waits for lost processes are shorter: the same histories, with fewer seconds in which nothing happens.
 QUICK = TimingSettings(
     tick_s=1.0,
     heartbeat_s=2.0,
@@ -109,7 +109,7 @@ def search_scenario(rng: random.Random) -> Scenario:
 
 
 def contested_scenario(rng: random.Random) -> Scenario:
-    """As small as a run can be."""
+    """The smallest run."""
     workers = rng.choice((1, 1, 2))
     load = Load(
         connections=workers, workers=workers, warmup_s=rng.choice((0.0, 3.0)), duration_s=rng.choice((5.0, 25.0))

@@ -1,8 +1,8 @@
-"""Simulated time. Every thread of the product is a task on a thread of its own, and exactly one of them runs at a time.
+"""Simulated time. Every thread of the product is a task with a thread, and exactly one task runs at a time.
 
-A task that waits gives the baton to whatever is due next, and time jumps there. So a history depends on its seed alone,
-and takes no longer than its computations do. `simulated()` has waits, threads and semaphores go through the scheduler;
-threads that are none of the simulation keep the real ones.
+A task that waits passes control to the task or event that is due next, and time jumps there. So a history depends on
+its seed only, and takes no longer than its computations. `simulated()` redirects waits, threads and semaphores to the
+scheduler; threads outside of the simulation keep the real ones.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from unittest.mock import patch
 
 from loadgen.units import NS_PER_S
 
-STEPS_MAX = 2_000_000  # a history that needs more goes round in circles
-WAITERS_MAX = 32  # of an event, before those that do not wait any more are swept out
+STEPS_MAX = 2_000_000  # a history that needs more does not end
+WAITERS_MAX = 32  # of an event, before expired waiters are removed
 _REAL_WAIT, _REAL_SET, _REAL_THREAD = threading.Event.wait, threading.Event.set, threading.Thread
 
 
 class Killed(BaseException):
-    """The process of this task is gone."""
+    """The process of this task was killed."""
 
 
 class Owner(Protocol):
-    """A process, as far as time is concerned."""
+    """A process, as the owner of tasks."""
 
     gone: bool
     paused_until_ns: int
 
 
 class Task:
-    """Something that runs for a while, waits, and goes on."""
+    """A thread of the product: it runs, waits, and continues."""
 
     __slots__ = ("baton", "done", "name", "over", "owner", "turn", "work")
 
@@ -45,13 +45,13 @@ class Task:
         self.owner, self.work, self.name = owner, work, name
         self.baton = _thread.allocate_lock()
         self.baton.acquire()
-        self.turn = 0  # what is due for an earlier turn is out of date
+        self.turn = 0  # entries for an earlier turn are obsolete
         self.over = False
         self.done = threading.Event()
 
 
 class Scheduler:
-    """One world's time."""
+    """The simulated time of one world."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -69,10 +69,10 @@ class Scheduler:
     def now_s(self) -> float:
         return self.now_ns / NS_PER_S
 
-    # --- what will happen --------------------------------------------------------------------------------------------
+    # --- the queue of events ------------------------------------------------------------------------------------------
 
     def at(self, at_s: float, happens: Callable[[], None]) -> None:
-        """Something outside of all tasks; it must not wait."""
+        """Call a function outside of all tasks; it must not wait."""
         self._push(max(self.now_ns, round(at_s * NS_PER_S)), happens, 0)
 
     def spawn(self, owner: Owner, work: Callable[[], object], name: str) -> Task:
@@ -83,7 +83,7 @@ class Scheduler:
         return task
 
     def wake(self, owner: Owner) -> None:
-        """Every task of a process looks up: it may have been killed."""
+        """Wake every task of a process: it may have been killed."""
         for task in self._tasks:
             if task.owner is owner and not task.over:
                 self._push(self.now_ns, task, task.turn)
@@ -92,7 +92,7 @@ class Scheduler:
         self._push(self.now_ns, task, turn)
 
     def postpone(self, owner: Owner, by_ns: int) -> None:
-        """All waits of a process take so much longer."""
+        """Every wait of a process is extended by this time."""
         self._heap = [
             (at_ns + by_ns if isinstance(what, Task) and what.owner is owner else at_ns, order, what, turn)
             for at_ns, order, what, turn in self._heap
@@ -102,7 +102,7 @@ class Scheduler:
     # --- time --------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until somebody sets `stopped`, or something fails; then every task is ended."""
+        """Run until `stopped` is set, or a task fails; then every task is ended."""
         _SIMULATIONS[get_ident()] = self
         try:
             self._hand_on(self._main)
@@ -118,14 +118,14 @@ class Scheduler:
             raise self.failure
 
     def wait(self, event: threading.Event | None, timeout_s: float | None) -> bool:
-        """The task that calls gives its time away."""
+        """The calling task passes control."""
         task = self.current
         self._check(task)
         if event is not None and event._flag:  # type: ignore[attr-defined]
             return True
         task.turn += 1
         if timeout_s is not None:
-            # Never shorter than asked: who waits for a moment asks again until it has come.
+            # Never shorter than requested: a caller that waits for a moment repeats its wait until then.
             self._push(self.now_ns + max(0, math.ceil(min(timeout_s, 1e9) * NS_PER_S)), task, task.turn)
         if event is not None:
             waiters = event.__dict__.setdefault("_waiters", [])
@@ -148,7 +148,8 @@ class Scheduler:
         heapq.heappush(self._heap, (at_ns, next(self._order), what, turn))
 
     def _hand_on(self, me: Task) -> None:
-        """Give the baton to whatever is next; come back when it is this task's turn. One that is over does not."""
+        """Pass control to the next task, and return at the next turn of this task. A task that has ended does not
+        return."""
         following = self._main if self._closing else self._next()
         self.current = following
         if following is me:
@@ -158,7 +159,7 @@ class Scheduler:
             me.baton.acquire()
 
     def _next(self) -> Task:
-        """Let happen what is due, up to the next task that goes on."""
+        """Run the events that are due, up to the next task that continues."""
         while not self.stopped and self.failure is None:
             self.steps += 1
             if not self._heap or self.steps > STEPS_MAX:
@@ -199,11 +200,11 @@ class Scheduler:
         self._hand_on(task)
 
 
-# --- threads of the machine ------------------------------------------------------------------------------------------
+# --- threads of the operating system ---------------------------------------------------------------------------------
 
 
 class _Carriers:
-    """Threads that carry one task after the other: making a thread costs more than most tasks do."""
+    """Threads that run one task after the other: creating a thread costs more than most tasks do."""
 
     def __init__(self) -> None:
         self._idle: list[tuple[Any, list[Callable[[], None]]]] = []
@@ -226,19 +227,19 @@ class _Carriers:
 
 
 _CARRIERS = _Carriers()
-_SIMULATIONS: dict[int, Scheduler] = {}  # by the thread that runs a task of it
+_SIMULATIONS: dict[int, Scheduler] = {}  # by the thread that runs one of its tasks
 
 
 def here() -> Scheduler:
-    """The simulation that this thread is part of."""
+    """The simulation of the current thread."""
     return _SIMULATIONS[get_ident()]
 
 
-# --- what the product finds instead ----------------------------------------------------------------------------------
+# --- replacements for the product ------------------------------------------------------------------------------------
 
 
 class SimulatedThread:
-    """Where the product starts a thread: a task of the same process."""
+    """Replaces threads that the product starts: a task of the same process."""
 
     def __init__(self, target: Callable[..., object], args: tuple[Any, ...] = (), name: str = "", **_: Any) -> None:
         self._work, self.name = lambda: target(*args), name
@@ -258,7 +259,7 @@ class SimulatedThread:
 
 
 class SimulatedSemaphore:
-    """For tasks: so many of them at a time."""
+    """For tasks: at most this many at a time."""
 
     def __init__(self, free: int) -> None:
         self._free = free
@@ -295,7 +296,7 @@ def _set(event: threading.Event) -> None:
 
 @contextmanager
 def simulated() -> Iterator[None]:
-    """Events, threads and semaphores of tasks are those of their simulation."""
+    """Events, threads and semaphores of tasks belong to their simulation."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(threading.Event, "wait", _wait))
         stack.enter_context(patch.object(threading.Event, "set", _set))

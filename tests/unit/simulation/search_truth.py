@@ -1,4 +1,4 @@
-"""What is true of a search for the maximum, by the record of the target: the load of the steps that decide it, and
+"""The truth about a search for the maximum, by the record of the target: the load of the decisive steps, and
 which answers the limit of the warehouse allows.
 
 A step is measured from the first statement that carries its number until it is judged. The steps that decide are read
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 Span = tuple[float, float]
 ENDS = 4  # the place of WINDOW_END_TIME in a row of FIND_MAX_STEP_HISTORY
 BUSY_MAX = 0.3  # of a step: a busy client is late by far more than a tenth of the service time then
-EDGE_S = 1.0  # around a step: what is still under way, and the way of beats
+EDGE_S = 1.0  # around a step: statements in flight, and the way of beats
 
 
 def truth_of_search(world: World, found: Mapping[str, Any]) -> Truth:
-    """Of every worker in every step that decides."""
+    """Of every worker in every decisive step."""
     workers = world.scenario.load.workers or 1
     planned, delivered = {}, {}
     for step in deciding(found):
@@ -49,7 +49,7 @@ def truth_of_search(world: World, found: Mapping[str, Any]) -> Truth:
 
 
 def deciding(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Baseline, best and failed step; fewer where there was none."""
+    """Baseline, best and failed step; fewer if they do not exist."""
     steps: Sequence[Mapping[str, Any]] = found.get("steps") or []
     start = steps[0]["target"] if steps else None
     held = [step for step in steps if step["outcome"] == StepOutcome.STABLE]
@@ -63,21 +63,21 @@ def deciding(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def judged_span(world: World, number: int) -> Span:
-    """When what a step was judged by was measured."""
+    """The time span that a step was judged by."""
     from_s, last_s = step_span(world.target, number)
     ends = [row[ENDS] for row in world.tables.steps if row[1] == number]
     return from_s, min(last_s, (ends[0] - ZERO).total_seconds()) if ends else last_s
 
 
 def step_span(target: Target, number: int) -> Span:
-    """From the first statement of a step to the last: it goes on until workers hear of the next one."""
+    """From the first statement of a step to the last: it continues until workers read the next one."""
     window = (Phase.MEASUREMENT.value, number)
     spans = [record.sent_s[window] for record in target.records.values() if window in record.sent_s]
     return min((span[0] for span in spans), default=0.0), max((span[1] for span in spans), default=0.0)
 
 
 def other_search_reasons(world: World, found: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """What, besides the load, forbids VALID; and what leaves it open."""
+    """Reasons other than load that forbid VALID, and reasons that allow either verdict."""
     forbids, leaves_open = [], []
     best = found.get("decisive_step")
     window = (Phase.MEASUREMENT.value, best)
@@ -109,7 +109,7 @@ def other_search_reasons(world: World, found: Mapping[str, Any]) -> tuple[list[s
 
 
 def wrong_answer(world: World, found: Mapping[str, Any], *, valid: bool) -> str | None:
-    """What a search claims that is not so; None: nothing."""
+    """A wrong claim of a search; None if there is none."""
     warehouse, config = world.target.warehouse, world.scenario.load.find_max
     assert warehouse is not None
     assert config is not None

@@ -1,4 +1,4 @@
-"""The tables without an enforced key: rows are appended, readers take one of each key."""
+"""The tables without an enforced key: rows are appended, and readers use one row of each key."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class StandardTables:
     def _keyed(self, key: tuple[Any, ...]) -> list[list[Any]]:
         return [row for row in self.results if tuple(row[:2]) == key]
 
-    # --- what nothing here depends on --------------------------------------------------------------------------------
+    # --- results that the simulation does not check -------------------------------------------------------------------
 
     def _test_logs_append(self, *row: Any) -> Commit:
         return self._appends(self.logs, row)

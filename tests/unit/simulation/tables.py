@@ -1,8 +1,8 @@
 """The control plane in memory: the statements of schemas/queries, each by its name, with their guards and keys.
 
-A statement is executed in two moments, as READ COMMITTED does: it begins, and sees the tables as they are; it commits,
-and the row it changes is looked at once more. Between the two lie up to 8 s, after which the server ends it. Whatever
-is written is checked against rules that know nothing of the guards, so a guard that is missing shows.
+A statement is executed in two moments, as in READ COMMITTED: it begins, and sees the tables as they are; it commits,
+and the row that it changes is read again. Between the two are up to 8 s, after which the server ends it. Every write is
+checked against rules that are independent of the guards, so a missing guard is detected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from loadgen.control.session import NamedQuery
 from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S
 from loadgen.model.event import EventType
 from loadgen.model.run import PHASES, RUN_TRANSITIONS, Phase, RunStatus, WorkerStatus
-from tests.unit.simulation.rules import Broken, Rule, Violation
+from tests.unit.simulation.rules import Mutation, Rule, Violation
 from tests.unit.simulation.standard_tables import ZERO, Commit, StandardTables
 
 EVENTS_MAX = 100  # rows per poll
@@ -26,7 +26,7 @@ STATUS, COUNT = 2, 4  # their places in a row of beats
 
 
 class Taken(Exception):
-    """A key is there already."""
+    """The key exists already."""
 
 
 @dataclass(slots=True)
@@ -52,14 +52,14 @@ CANCELLABLE = (RunStatus.PREPARED, RunStatus.STARTING, RunStatus.RUNNING)
 
 
 class Tables(StandardTables):
-    """One run. Statements by the names they have in schemas/queries; times are seconds of the server's clock."""
+    """The tables of one run. Statements have the names of schemas/queries; times are seconds of the server's clock."""
 
-    def __init__(self, clock: Callable[[], float], broken: Broken | None = None) -> None:
+    def __init__(self, clock: Callable[[], float], mutation: Mutation | None = None) -> None:
         super().__init__(clock)
-        self.broken = broken
+        self.mutation = mutation
         self.leases: list[Lease] = []
         self.replacing: defaultdict[str, list[Lease]] = defaultdict(list)
-        self.wish: str | None = None  # the reason of a user who wants the end
+        self.wish: str | None = None  # the reason of a user who requested the end
         self.events: list[EventRow] = []
         self.beats: dict[str, list[Any]] = {}
         self.beaten_s: dict[str, float] = {}
@@ -82,7 +82,7 @@ class Tables(StandardTables):
         return rows
 
     def begin(self, query: NamedQuery, binds: tuple[Any, ...]) -> Commit:
-        """A change: what is called at its commit gives the number of rows, or raises Taken."""
+        """A change: its commit returns the number of rows, or raises Taken."""
         commit: Commit = getattr(self, f"_{query.name.replace('.', '_')}")(*binds)
         return commit
 
@@ -98,7 +98,7 @@ class Tables(StandardTables):
     # --- RUN_LEASES ----------------------------------------------------------------------------------------------
 
     def _leases_of(self, key: str) -> list[Lease]:
-        """Of the run; or, with a worker's name behind it, of the right to replace that worker."""
+        """The lease of the run; or, with the name of a worker, the lease to replace that worker."""
         return self.replacing[key] if "/" in key else self.leases
 
     def _run_leases_newest(self, key: str) -> list[tuple[Any, ...]]:
@@ -107,7 +107,7 @@ class Tables(StandardTables):
             return []
         lease = leases[-1]
         left_s = lease.expires_s - self.now_s
-        if self.broken is Broken.MARGIN and left_s < 0:
+        if self.mutation is Mutation.MARGIN and left_s < 0:
             left_s -= TAKEOVER_MARGIN_S
         return [(lease.epoch, lease.owner, round(left_s * 1000))]
 
@@ -124,7 +124,7 @@ class Tables(StandardTables):
 
     def _run_leases_claim_next(self, owner: str, ttl_ms: int, key: str, epoch: int, margin_ms: int) -> Commit:
         leases = self._leases_of(key)
-        margin_s = 0.0 if self.broken is Broken.MARGIN else margin_ms / 1000
+        margin_s = 0.0 if self.mutation is Mutation.MARGIN else margin_ms / 1000
         free = leases[epoch - 1].expires_s < self.now_s + margin_s
         expires_s = self.now_s + ttl_ms / 1000
 
@@ -145,7 +145,7 @@ class Tables(StandardTables):
 
         def commit() -> int:
             lease = leases[epoch - 1]
-            living = lease.expires_s > begun_s or self.broken is Broken.RENEWAL
+            living = lease.expires_s > begun_s or self.mutation is Mutation.RENEWAL
             if lease.owner != owner or not living:
                 return 0
             if len(leases) > epoch:
@@ -161,7 +161,7 @@ class Tables(StandardTables):
 
     def _holds(self, epoch: int, owner: str) -> bool:
         lease = self.leases[epoch - 1]
-        return lease.owner == owner and (lease.expires_s > self.now_s or self.broken is Broken.FENCING)
+        return lease.owner == owner and (lease.expires_s > self.now_s or self.mutation is Mutation.FENCING)
 
     def _wrote(self, epoch: int, what: str) -> None:
         if epoch < len(self.leases):
@@ -289,7 +289,7 @@ class Tables(StandardTables):
     def _run_control_events_emit(self, *binds: Any) -> Commit:
         number, event_id, kind, data, _, epoch, owner = binds
         held = self._holds(epoch, owner)
-        created_s = self.now_s  # SYSDATE() of the statement, however long it takes to commit
+        created_s = self.now_s  # SYSDATE() of the statement, not of its commit
         moment = json.loads(data).get("effective_at")
         due_s = None if moment is None else (datetime.fromisoformat(moment) - ZERO).total_seconds()
 
@@ -297,7 +297,7 @@ class Tables(StandardTables):
             if not held:
                 return 0
             there = any(event.event_id == event_id for event in self.events)
-            if (there or number <= len(self.events)) and self.broken is not Broken.NUMBERS:
+            if (there or number <= len(self.events)) and self.mutation is not Mutation.NUMBERS:
                 raise Taken
             self._wrote(epoch, f"a {kind}")
             again = any((event.epoch, event.kind) == (epoch, kind) for event in self.events)

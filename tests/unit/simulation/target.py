@@ -1,5 +1,5 @@
-"""The system under test: logins and statements take time, sessions are lost, logins refused. It keeps the record of
-what really happened, which is the truth that verdicts are compared with.
+"""The system under test: logins and statements take time, sessions are lost, logins are rejected. It records
+what was executed. Verdicts are compared with this record.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from loadgen.worker.client import Client
 from tests.unit.simulation.scheduler import here
 
 TAG_S = 0.005  # setting QUERY_TAG
-LOGIN_GIVEN_UP_S = 0.3  # until a refused login is told
-REJECTED_S = 0.05  # until a statement is told that the warehouse is full
-BUSY_FACTOR = 0.6  # of its time: how much longer a statement takes in a busy client
+LOGIN_GIVEN_UP_S = 0.3  # until a rejected login is answered
+REJECTED_S = 0.05  # until the error that the warehouse is full is returned
+BUSY_FACTOR = 0.6  # of its time: by how much a statement takes longer in a busy client
 
 Place = tuple[str, int]  # worker, slot
-Window = tuple[str | None, int | None]  # phase and stage, as QUERY_TAG has them
+Window = tuple[str | None, int | None]  # phase and stage in QUERY_TAG
 _TAG = re.compile(r'"phase":(?:"(\w+)"|null),"step":(?:(\d+)|null)')
 
 
 @dataclass(slots=True)
 class Record:
-    """What one slot really did, in seconds: logins that worked, executions, and statements of the load by window."""
+    """What was executed for one slot, in seconds: successful logins, executions, and statements of the load by
+    window."""
 
     logins: list[tuple[float, float]] = field(default_factory=list)
     sessions: dict[int, tuple[float, float]] = field(default_factory=dict)  # until its client closed it
@@ -60,7 +61,7 @@ def _measured(counts: Counter[Window]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something is the case for some workers, for a while."""
+    """A condition that holds for some workers during a time span."""
 
     from_s: float
     to_s: float
@@ -71,17 +72,17 @@ class Span:
 
 
 class Warehouse:
-    """Executes `slots` statements at a time. Further ones wait in line, or are rejected."""
+    """Executes `slots` statements at a time. Further statements are queued or rejected."""
 
     def __init__(self, slots: int, *, rejects: bool) -> None:
         self.slots, self.rejects = slots, rejects
         self.running = 0
         self.line: deque[Connection] = deque()
-        self.unseen: list[tuple[float, float]] = []  # since when, until when no look at it works
-        self._row: tuple[Any, ...] = ()  # of the last answer
+        self.unseen: list[tuple[float, float]] = []  # the times between which polls of it fail
+        self._row: tuple[Any, ...] = ()  # of the last response
 
     def enter(self, connection: Connection) -> bool:
-        """Take a slot, after a wait perhaps. False: rejected, or the session was lost meanwhile."""
+        """Take a slot, possibly after waiting. False: rejected, or the session was lost meanwhile."""
         if self.running < self.slots:
             self.running += 1
             return True
@@ -92,19 +93,19 @@ class Warehouse:
         self.line.append(connection)
         try:
             connection.turn.wait()
-        finally:  # its process may be gone
+        finally:  # its process may have been killed
             if connection in self.line:
                 self.line.remove(connection)
         return not connection.lost.is_set()
 
     def leave(self) -> None:
-        """A statement has ended: the first in line takes its slot."""
+        """A statement has ended: the first one in the queue takes its slot."""
         self.running -= 1
         if self.line:
             self.running += 1
             self.line.popleft().turn.set()
 
-    # --- what a connection and its cursor are for SHOW WAREHOUSES and the query history -------------------------------
+    # --- the connection and cursor for SHOW WAREHOUSES and the query history ------------------------------------------
 
     description = tuple(
         (name,) for name in ("name", "running", "queued", "started_clusters", "max_cluster_count", "size")
@@ -119,7 +120,7 @@ class Warehouse:
 
     def execute(self, sql: str, _: object = None) -> Warehouse:
         self._answer()
-        # Nobody else is here: the history has no statements of others.
+        # There are no other users: the history has no statements of others.
         shown = ("WH", self.running, len(self.line), 1, 1, "X-Small")
         self._row = (0, 0.0, 0, 0.0, 0) if "QUERY_HISTORY" in sql else shown
         return self
@@ -133,21 +134,21 @@ class Warehouse:
         return [self._row]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class Target:
-    """One account. Every load connection of every worker is here."""
+    """One account with every load connection of every worker."""
 
     def __init__(
         self, service_s: Callable[[], float], login_s: Callable[[], float], warehouse: Warehouse | None = None
     ) -> None:
-        """`warehouse` None: there is always room for one statement more."""
+        """`warehouse` None: concurrency is not limited."""
         self._service_s, self._login_s, self.warehouse = service_s, login_s, warehouse
         self.records: defaultdict[Place, Record] = defaultdict(Record)
         self.refusals: list[Span] = []
         self.stalls: list[Span] = []
-        self.silences: list[Span] = []  # statements get no answer
+        self.silences: list[Span] = []  # statements are not answered
         self.busy: list[Span] = []  # clients that are short of CPU
         self._open: dict[int, Connection] = {}
         self._numbers = count(1)
@@ -155,7 +156,7 @@ class Target:
         self.last_sent_s = 0.0
 
     def connect(self, _: ConnectionProfile, settings: ConnectionSettings, **__: Any) -> Connection:
-        """Stands where loadgen.snowflake.connect is called for load sessions."""
+        """Replaces loadgen.snowflake.connect for load sessions."""
         scheduler, place = here(), _place()
         began_s = scheduler.now_s
         if any(span.holds(began_s, place[0]) for span in self.refusals):
@@ -204,7 +205,7 @@ class Target:
             connection.window = _window(sql)
 
     def _executes(self, connection: Connection, takes_s: float, warehouse: Warehouse | None) -> bool:
-        """For as long as it takes, or until the session is lost. False: there was no slot for it."""
+        """Wait for this time, or until the session is lost. False: no slot was available."""
         if warehouse is None:
             connection.lost.wait(takes_s)
             return True
@@ -229,12 +230,12 @@ class Target:
 
 
 class Connection:
-    """As much of the driver's connection, and of its cursor, as a client uses."""
+    """The part of the driver's connection and cursor that a client uses."""
 
     def __init__(self, target: Target, place: Place, number: int, window: Window) -> None:
         self._target, self.place, self.session_id, self.window = target, place, number, window
         self.lost = threading.Event()
-        self.turn = threading.Event()  # it waited in line, and a slot is free now
+        self.turn = threading.Event()  # it was queued, and a slot is free now
         self.rowcount, self.sfqid = 1, None
 
     def cursor(self) -> Connection:
@@ -249,7 +250,7 @@ class Connection:
         return [(1,)]
 
     def describe(self, sql: str, _: Any) -> None:
-        """Every statement is known here."""
+        """The metadata of every statement is known."""
 
     def close(self) -> None:
         self._target.closed(self)
@@ -262,7 +263,7 @@ def _window(tag: str) -> Window:
 
 
 def _place() -> Place:
-    """Whose connection it is: the worker, and the slot of the client; -1: none of a client."""
+    """The owner of a connection: the worker, and the slot of the client; -1: not a client."""
     task = here().current
     client = getattr(task.work, "__self__", None)
     worker_id: str = task.owner.worker_id  # type: ignore[union-attr]

@@ -1,7 +1,7 @@
-"""What was delivered in truth, by the record of the target, and which verdicts that allows.
+"""The delivered load by the record of the target, and the verdicts that it allows.
 
-The plan is the scenario's, at the moments that the leader announced by the server's clock. Closed loop: of the
-connections that the plan wants at a moment, those that execute a statement or log in again. Open loop: arrivals that
+The plan is the scenario's, at the times that the leader announced by the server's clock. Closed loop: of the
+connections that the plan requires at a time, those that execute a statement or log in again. Open loop: arrivals that
 reached the target, or waited in vain while every connection executed; and connections that are open or log in again.
 """
 
@@ -40,13 +40,12 @@ if TYPE_CHECKING:
     from tests.unit.simulation.target import Record, Target
     from tests.unit.simulation.world import World
 
-BAND = 0.005  # around a limit, where either verdict may be right
-LOGIN_BAND = 0.03  # around the limit of logging in: windows shift by the way of an answer, and logins are short
-IDLE_BAND_S = 0.5  # between two statements of a busy connection, and the way of an answer
+BAND = 0.005  # around a limit, where either verdict is accepted
+LOGIN_BAND = 0.03  # around the limit of logging in: windows shift by the latency of a response, and logins are short
+IDLE_BAND_S = 0.5  # between two statements of a busy connection, and the latency of a response
 HARVEST_S = 1.0  # a worker notes a pause when it collects samples next, which may be in the next window
-SILENCE_MARGIN_S = 4.0  # leaders look once a second, and beats come every two
-SURPLUS_S = 0.5  # around its level a client may begin a statement: how exactly workers know the time of the plan
-TOLD_S = 0.002  # how exactly times are told
+SILENCE_MARGIN_S = 4.0  # leaders poll once a second, and heartbeats come every two
+TOLD_S = 0.002  # the precision of reported times
 
 Part = tuple[str, int | None]  # worker, stage
 Stair = tuple[float, float, int]  # since, for how long, how many connections are wanted
@@ -55,13 +54,14 @@ Spans = tuple[np.ndarray, np.ndarray]  # begins and ends, in seconds
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Of every worker in every window: what was planned, and what was there."""
+    """For every worker and window: the planned and the delivered load."""
 
     planned: Mapping[Part, float]
     delivered: Mapping[Part, float]
 
     def lowest(self) -> float:
-        """By how much the scarcest of run, windows and workers is above its limit; below 0: it is short."""
+        """The largest missing fraction of run, windows and workers, relative to its limit; below 0: too little was
+        delivered."""
         workers, windows = {part[0] for part in self.planned}, {part[1] for part in self.planned}
         groups = [(list(self.planned), RUN_MIN_PERCENT)]
         groups += [([part for part in self.planned if part[1] == step], RUN_MIN_PERCENT) for step in windows]
@@ -76,10 +76,12 @@ class Truth:
 def truth_of(
     scenario: Scenario, target: Target, zero_s: float | None, shifts_s: Mapping[str, float]
 ) -> tuple[Truth, Truth]:
-    """What was there at least, and at most. `zero_s`: when the plan began, by the server's clock; None: it never did.
+    """The lower and upper bound of the delivered load. `zero_s`: when the plan began, by the server's clock; None:
+    never.
 
-    All windows of a worker lie as much beside their moments as it is wrong about them (`shifts_s`), which cuts none. As
-    far as that is tolerated, what was there is counted where the worker had its windows, at the most.
+    All windows of a worker deviate from the plan by the same error (`shifts_s`), which shortens none. Within the
+    tolerance,
+    the upper bound is counted at the times of the worker's windows.
     """
     found = _truth(scenario, target, zero_s, {})
     if zero_s is None or found.lowest() >= BAND:
@@ -93,13 +95,13 @@ def truth_of(
 
 
 def tolerated_s(scenario: Scenario) -> float:
-    """How far from the moments of the plan the windows of a VALID run may lie."""
+    """The tolerated deviation of the windows of a VALID run from the plan."""
     lengths_s = [window.duration_s for window in plan_run(scenario.load).windows]
     return max(UNCERTAIN_MS / 1_000, UNCERTAIN_PERCENT / 100 * min(lengths_s, default=0.0))
 
 
 def misplaced(world: World, zero_s: float | None, *, valid: bool) -> tuple[dict[str, float], str | None]:
-    """How far from the moments of the plan the windows of each worker were; and what it says of it that is not so."""
+    """The deviation of each worker's windows from the plan, and wrong statements of the worker about it."""
     shifts_s: dict[str, float] = {}
     if zero_s is None or world.is_search:
         return shifts_s, None
@@ -143,7 +145,7 @@ def _truth(scenario: Scenario, target: Target, zero_s: float | None, shifts: Map
 
 
 def plan_zero_s(events: Sequence[EventRow]) -> float | None:
-    """When the plan began: START says how long after its row was inserted."""
+    """When the plan began: START contains the offset from the insertion of its row."""
     for row in events:
         command, _ = decode_command(row.kind, row.data)
         if isinstance(command, Start):
@@ -161,7 +163,7 @@ def _sent(records: Sequence[Record], window: PlannedWindow) -> int:
 
 
 def _with_overload(found: Truth, scenario: Scenario, target: Target, zero_s: float) -> Truth:
-    """With the arrivals that may have found every connection executing until they were given up."""
+    """Including the arrivals that may have waited for a busy connection until they were given up."""
     load, workers, delivered = scenario.load, scenario.load.workers or 1, dict(found.delivered)
     for number in range(workers):
         worker_id = f"worker-{number}"
@@ -178,14 +180,14 @@ def _with_overload(found: Truth, scenario: Scenario, target: Target, zero_s: flo
 
 
 def _missing_s(world: World, span: tuple[float, float], wanted_s: float) -> float:
-    """Connection-seconds of an open loop in which one was neither open nor logging in again."""
+    """Connection-seconds of an open loop in which a connection was neither open nor logging in again."""
     records = [record for place, record in world.target.records.items() if place[1] >= 0]
     there = [[*record.sessions.values(), *record.logins[1:]] for record in records]
     return wanted_s - sum(overlap_s(spans, span) for spans in there)
 
 
 def _stairs(scenario: Scenario, plan: RunPlan, window: PlannedWindow, number: int) -> list[Stair]:
-    """What the plan wants of a worker in a window."""
+    """The planned load of a worker in a window."""
     workers = scenario.load.workers or 1
     level = worker_share(initial_connections(scenario.load), number, workers)
     targets = sorted(plan.targets, key=lambda target: target.at_s)
@@ -210,7 +212,7 @@ def surplus(world: World, zero_s: float) -> list[tuple[str, int, float]]:
 
 
 def _there_s(stairs: Sequence[Stair], spans: Sequence[Spans], zero_s: float) -> float:
-    """Connection-seconds of the wanted ones that were there."""
+    """The delivered part of the planned connection-seconds."""
     there_s = 0.0
     for at_s, length_s, wanted in stairs:
         from_s, to_s = zero_s + at_s, zero_s + at_s + length_s
@@ -250,11 +252,11 @@ def _ns(seconds: float) -> int:
 
 _POLLED_AT = 2  # the place of TIMESTAMP in a row of WAREHOUSE_POLL_SNAPSHOTS
 
-# --- which verdicts are right ----------------------------------------------------------------------------------------
+# --- accepted verdicts -----------------------------------------------------------------------------------------------
 
 
 def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[str]]:
-    """What, besides the load, forbids VALID; and what leaves it open."""
+    """Reasons other than load that forbid VALID, and reasons that allow either verdict."""
     forbids, leaves_open = [], []
     records = world.target.records.values()
     if sum(record.tried for record in records) < SAMPLES_MIN:
@@ -291,7 +293,7 @@ def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[s
         span = (zero_s + window.starts_s, zero_s + window.starts_s + window.duration_s)
         planned_s, again_s = _login_time_s(world, window, zero_s, shifts_s)
         if world.scenario.load.mode is LoadMode.RATE:
-            again_s = 0.0  # arrivals say what was delivered
+            again_s = 0.0  # arrivals show what was delivered
             missing_s = _missing_s(world, span, planned_s)
             if missing_s > 0.001 or world.seen["unanswered"]:  # clients pause after that
                 leaves_open.append(f"{missing_s:.2f} of {planned_s:.0f} connection-seconds were missing")
@@ -316,7 +318,7 @@ def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[s
 def _login_time_s(
     world: World, window: PlannedWindow, zero_s: float, shifts_s: Mapping[str, float]
 ) -> tuple[float, float]:
-    """Connection-seconds that are planned in a window, and those in which connections were logging in again."""
+    """The planned connection-seconds of a window, and those in which connections were logging in again."""
     planned_s = again_s = 0.0
     for number in range(world.scenario.load.workers or 1):
         worker_id = f"worker-{number}"
@@ -329,7 +331,7 @@ def _login_time_s(
 
 
 def _short_warmups(world: World, zero_s: float) -> Iterator[tuple[str, float]]:
-    """Workers that lack too much of their warm-up as they placed it, or nearly so; and how much too much."""
+    """Workers whose warm-up is too short (or nearly) by their own estimate, and by how much."""
     warmup_s = plan_run(world.scenario.load).measures_s
     most_s = max((100 - WARMUP_MIN_PERCENT) * warmup_s / 100, WARMUP_LATE_S)
     for worker in world.workers if warmup_s else ():
@@ -357,7 +359,7 @@ def _unopened_share(world: World, worker_id: str, span: tuple[float, float]) -> 
 
 
 def polls_missing(world: World, span: tuple[float, float]) -> list[str]:
-    """Whether there were fewer polls in a span than it takes to know who used the warehouse. Three may be missing."""
+    """Whether a span has too few polls to know who used the warehouse. Three may be missing."""
     polled_s = [(row[_POLLED_AT] - ZERO).total_seconds() for row in world.tables.polls]
     polls = sum(span[0] <= at_s <= span[1] for at_s in polled_s)
     expected = (span[1] - span[0]) / world.scenario.timing.warehouse_poll_s
@@ -376,15 +378,15 @@ def paused_s(
 _WORKER = 3  # the place of WORKER_ID in a row of QUERY_EXECUTIONS
 
 
-def untold_log(world: World, summary: Mapping[str, Any]) -> str | None:
-    """What is missing from the query log, and the result does not say so; None: nothing."""
+def unreported_log(world: World, summary: Mapping[str, Any]) -> str | None:
+    """Rows missing in the query log that the result does not report; None if there are none."""
     is_replaced = len(world.workers) > (world.scenario.load.workers or 1)
     if world.scenario.query_log.mode is QueryLogMode.NONE or is_replaced or not summary:
         return None
     for worker in world.workers:
         beat = world.tables.beats.get(worker.worker_id)
         if worker.code != 0 or beat is None or beat[STATUS] != WorkerStatus.COMPLETED:
-            continue  # nobody could tell
+            continue  # undetectable
         left = sum(contents(folder).get(EXECUTION, 0) for folder in world.spool.glob(f"*/{worker.worker_id}-*"))
         stored = len({row[0] for row in world.tables.executions if row[_WORKER] == worker.worker_id})
         answered = sum(

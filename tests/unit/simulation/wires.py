@@ -1,4 +1,4 @@
-"""Control sessions of simulated processes: their statements reach the tables at once, late, lost, or not at all."""
+"""Control sessions of simulated processes: their statements reach the tables at once, late, or never."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.unit.simulation.tables import Tables, Taken
 
 NO_ANSWER = Failure(category=ErrorCategory.CONNECTION, retryable=True, unknown_outcome=True)
 DUPLICATE = Failure(category=ErrorCategory.SNOWFLAKE_ERROR, is_duplicate_key=True)
-AT_ONCE_S = 0.05  # an answer that takes no longer is one step of the simulation, not two
+AT_ONCE_S = 0.05  # a response that takes no longer is one step of the simulation, not two
 
 
-class Fate(Enum):
-    """What becomes of a request."""
+class RequestOutcome(Enum):
+    """The outcome of a request."""
 
     ANSWERED = "executed, and answered"
     AWAY = "it does not arrive"
@@ -31,26 +31,26 @@ class Fate(Enum):
     HELD_BACK = "read, and answered late"
 
 
-class Weather(Protocol):
-    """What the control plane is like at the moment, for one session."""
+class Network(Protocol):
+    """The current state of the network, for one session."""
 
     def note(self, query: NamedQuery) -> None:
         """A statement is sent."""
 
-    def fate(self, *, changes: bool) -> Fate: ...
+    def outcome(self, *, changes: bool) -> RequestOutcome: ...
 
     def refuses(self, query: NamedQuery) -> bool: ...
 
     def latency_s(self) -> float: ...
 
     def silence_s(self) -> float:
-        """How long one waits for an answer that does not come."""
+        """The timeout of a response that does not come."""
 
     def held_s(self) -> float:
-        """How long an answer takes that is late, and still comes."""
+        """The latency of a late response."""
 
-    def later(self, fate: Fate, happens: Callable[[], None]) -> None:
-        """Have something happen that nobody waits for any more."""
+    def later(self, outcome: RequestOutcome, happens: Callable[[], None]) -> None:
+        """Schedule an effect that no caller waits for."""
 
     def sleep(self, seconds: float) -> None: ...
 
@@ -59,26 +59,26 @@ PLACE = ControlPlaneLocation(connection="embedded")
 
 
 class Wire:
-    """Stands where a process has a ControlSession."""
+    """Replaces the ControlSession of a process."""
 
     place = PLACE
 
-    def __init__(self, tables: Tables, weather: Weather) -> None:
-        self._tables, self._weather = tables, weather
+    def __init__(self, tables: Tables, network: Network) -> None:
+        self._tables, self._network = tables, network
 
     def fetch(self, query: NamedQuery, *binds: Any) -> list[tuple[Any, ...]]:
-        self._weather.note(query)
-        fate = self._weather.fate(changes=False)
-        if fate in (Fate.HELD_UP, Fate.HELD_BACK):
-            there_s, rest_s = self._weather.held_s(), AT_ONCE_S
-            there_s, rest_s = (there_s, rest_s) if fate is Fate.HELD_UP else (rest_s, there_s)
-            self._weather.sleep(there_s)
-        elif fate is Fate.ANSWERED:
+        self._network.note(query)
+        outcome = self._network.outcome(changes=False)
+        if outcome in (RequestOutcome.HELD_UP, RequestOutcome.HELD_BACK):
+            there_s, rest_s = self._network.held_s(), AT_ONCE_S
+            there_s, rest_s = (there_s, rest_s) if outcome is RequestOutcome.HELD_UP else (rest_s, there_s)
+            self._network.sleep(there_s)
+        elif outcome is RequestOutcome.ANSWERED:
             rest_s = self._arrive()
         else:
             self._no_answer(query)
         rows = self._tables.fetch(query, tuple(map(_plain, binds)))
-        self._weather.sleep(rest_s)
+        self._network.sleep(rest_s)
         return rows
 
     def execute(self, query: NamedQuery, *binds: Any) -> int:
@@ -90,47 +90,47 @@ class Wire:
         return self._change(query, lambda: self._tables.begin_many(query, bound))
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def _change(self, query: NamedQuery, begin: Callable[[], Commit]) -> int:
-        weather = self._weather
-        weather.note(query)
-        fate = Fate.AWAY if weather.refuses(query) else weather.fate(changes=True)
-        if fate is Fate.LATE:
-            weather.later(fate, lambda: self._begin(begin))
-        elif fate is Fate.SLOW:
+        network = self._network
+        network.note(query)
+        outcome = RequestOutcome.AWAY if network.refuses(query) else network.outcome(changes=True)
+        if outcome is RequestOutcome.LATE:
+            network.later(outcome, lambda: self._begin(begin))
+        elif outcome is RequestOutcome.SLOW:
             self._begin(begin)
-        elif fate is not Fate.AWAY:
+        elif outcome is not RequestOutcome.AWAY:
             rest_s = self._arrive()
             try:
                 touched = begin()()
             except Taken as taken:
                 raise ControlFailed(f"{query.name}: duplicate key", DUPLICATE) from taken
-            if fate is Fate.ANSWERED:
-                weather.sleep(rest_s)
+            if outcome is RequestOutcome.ANSWERED:
+                network.sleep(rest_s)
                 return touched
         return self._no_answer(query)
 
     def _arrive(self) -> float:
-        """The way there. How long the way back takes."""
-        latency_s = self._weather.latency_s()
+        """Wait for the request to arrive. Returns the latency of the response."""
+        latency_s = self._network.latency_s()
         rest_s = latency_s / 2 if latency_s > AT_ONCE_S else 0.0
-        self._weather.sleep(latency_s - rest_s)
+        self._network.sleep(latency_s - rest_s)
         return rest_s
 
     def _no_answer(self, query: NamedQuery) -> int:
-        self._weather.sleep(self._weather.silence_s())
+        self._network.sleep(self._network.silence_s())
         raise ControlFailed(f"no answer to {query.name}", NO_ANSWER)
 
     def _begin(self, begin: Callable[[], Commit]) -> None:
-        """Nobody hears what comes of it."""
+        """No caller receives the result."""
         commit = begin()
 
         def unheard() -> None:
             with suppress(Taken):
                 commit()
 
-        self._weather.later(Fate.SLOW, unheard)
+        self._network.later(RequestOutcome.SLOW, unheard)
 
 
 def _plain(value: Any) -> Any:

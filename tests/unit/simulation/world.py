@@ -1,4 +1,4 @@
-"""One run of a random scenario in a world where everything fails. The same seed gives the same history."""
+"""One run of a random scenario in a world with faults. The same seed gives the same history."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ from tests.unit.simulation.processes import (
     RECOVER_S,
     OrchestratorProcess,
     Process,
-    SimulatedGauges,
-    StandBy,
+    Recovery,
+    SimulatedMonitor,
     WorkerProcess,
 )
-from tests.unit.simulation.rules import Broken, Rule, Violation, breakage
+from tests.unit.simulation.rules import Mutation, Rule, Violation, mutation_patches
 from tests.unit.simulation.scenarios import FIXED, Kind, contested_scenario, random_scenario, search_scenario
 from tests.unit.simulation.scheduler import Killed, Scheduler, here, simulated
 from tests.unit.simulation.search_truth import other_search_reasons, truth_of_search, wrong_answer
 from tests.unit.simulation.tables import STATUS, Tables
 from tests.unit.simulation.target import Target, Warehouse
-from tests.unit.simulation.truth import BAND, Truth, misplaced, other_reasons, plan_zero_s, truth_of, untold_log
-from tests.unit.simulation.wires import Fate
+from tests.unit.simulation.truth import BAND, Truth, misplaced, other_reasons, plan_zero_s, truth_of, unreported_log
+from tests.unit.simulation.wires import RequestOutcome
 
-HELD_UP_S = 20.0  # a request may be under way for so long before it begins
-EXECUTES_S = 8.0  # and be executed for so long
+HELD_UP_S = 20.0  # the longest delay of a request before it begins
+EXECUTES_S = 8.0  # the longest execution
 CHECK_S = 1.0
 TICK_ENDS = ("", "", "tick ends")
-ROOM = 10**6  # slots of a warehouse that is no limit
+ROOM = 10**6  # slots of a warehouse that does not limit the load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What came of it."""
+    """The result of a history."""
 
-    status: RunStatus | None  # None: there never was a run
+    status: RunStatus | None  # None: no run was created
     valid: bool
-    least: Truth  # what was delivered
+    least: Truth  # the delivered load
     most: Truth
     forbids: tuple[str, ...]
     leaves_open: tuple[str, ...]
@@ -79,7 +79,7 @@ class World:
         self,
         seed: int,
         spool: str,
-        broken: Broken | None = None,
+        mutation: Mutation | None = None,
         *,
         kind: Kind | None = None,
         contested: bool = False,
@@ -87,12 +87,12 @@ class World:
         workers: int | None = None,
         trace: Callable[[str], None] | None = None,
     ) -> None:
-        """`kind` of its load, None: any. `contested`: a small run, and four orchestrators want to lead it over a
-        control plane that is in trouble. `calm_latency_s`: nothing fails, and a control statement takes so long."""
-        self.rng, self.broken, self._trace, self.contested = random.Random(seed), broken, trace, contested
+        """`kind` of its load, None: any. `contested`: a small run, and four orchestrators try to lead it over a faulty
+        control plane. `calm_latency_s`: no faults, and this latency for control statements."""
+        self.rng, self.mutation, self._trace, self.contested = random.Random(seed), mutation, trace, contested
         self.seed = seed
         self.scheduler = Scheduler()
-        self.tables = Tables(lambda: self.scheduler.now_s, broken)
+        self.tables = Tables(lambda: self.scheduler.now_s, mutation)
         self.run_id = "run"
         self.spool = Path(spool, uuid.uuid4().hex)  # of this world alone
         self.environ = {EMBEDDED_ADDRESS: "127.0.0.1:1", SPOOL_VARIABLE: str(self.spool)}
@@ -129,24 +129,28 @@ class World:
         self.away_until_s = 0.0
         self.log_refused_until_s = 0.0
         self.outages: list[tuple[float, float]] = []
-        self.calm_s = 0.0  # nothing fails any more from then on
+        self.calm_s = 0.0  # no fault is injected after that
         self.workers: list[WorkerProcess] = []
         self.orchestrators: list[OrchestratorProcess] = []
 
-    # --- for processes -----------------------------------------------------------------------------------------------
+    # --- calls of processes -------------------------------------------------------------------------------------------
 
     def latency_s(self) -> float:
         return self._latency_s * self.rng.uniform(0.5, 1.5)
 
-    def fate(self, *, changes: bool) -> Fate:
+    def outcome(self, *, changes: bool) -> RequestOutcome:
         if self.scheduler.now_s >= self.trouble_until_s or self.rng.random() >= self.trouble:
-            return Fate.ANSWERED
-        fate = self.rng.choice((Fate.AWAY, Fate.LOST, Fate.LATE, Fate.SLOW)) if changes else Fate.AWAY
-        self.seen[fate.name] += 1
-        return fate
+            return RequestOutcome.ANSWERED
+        outcome = (
+            self.rng.choice((RequestOutcome.AWAY, RequestOutcome.LOST, RequestOutcome.LATE, RequestOutcome.SLOW))
+            if changes
+            else RequestOutcome.AWAY
+        )
+        self.seen[outcome.name] += 1
+        return outcome
 
-    def later(self, fate: Fate, happens: Callable[[], None]) -> None:
-        at_s = self.scheduler.now_s + self.rng.uniform(0.0, EXECUTES_S if fate is Fate.SLOW else HELD_UP_S)
+    def later(self, outcome: RequestOutcome, happens: Callable[[], None]) -> None:
+        at_s = self.scheduler.now_s + self.rng.uniform(0.0, EXECUTES_S if outcome is RequestOutcome.SLOW else HELD_UP_S)
         self.calm_s = max(self.calm_s, at_s)
         self.scheduler.at(at_s, happens)
 
@@ -157,7 +161,8 @@ class World:
         return process
 
     def seen_by(self, tick: RunSnapshot) -> None:
-        """A leader has looked at its run: who is dead by silence was silent while it could have been heard."""
+        """After a poll of a leader: a worker that it declared lost was silent while the leader could have seen its
+        heartbeats."""
         now_s, timing = self.scheduler.now_s, self.scenario.timing
         self.statements.append(TICK_ENDS)
         for view in tick.workers:
@@ -176,7 +181,7 @@ class World:
         if self._trace is not None:
             self._trace(f"{self.scheduler.now_s:8.3f} {what} {' '.join(facts)}")
 
-    # --- to the end --------------------------------------------------------------------------------------------------
+    # --- until the end ------------------------------------------------------------------------------------------------
 
     def run(self) -> History:
         random.seed(self.seed)
@@ -185,8 +190,8 @@ class World:
             first = OrchestratorProcess(self, "orchestrator-0", begun=False)
             self.orchestrators.append(first)
             first.begin()
-            for number in range(1, 1 if self.broken is Broken.RECOVERY else 4 if self.contested else 2):
-                self.orchestrators.append(StandBy(self, f"orchestrator-{number}", begun=True))
+            for number in range(1, 1 if self.mutation is Mutation.RECOVERY else 4 if self.contested else 2):
+                self.orchestrators.append(Recovery(self, f"orchestrator-{number}", begun=True))
                 self.orchestrators[-1].begin(RECOVER_S * self.rng.uniform(1.0, 2.0))
             if not self._is_calm:
                 plan_faults(self)
@@ -195,20 +200,20 @@ class World:
         if Violation.first is not None:
             raise Violation.first
         history = self._judged(self._history())
-        if untold := untold_log(self, history.summary):
+        if untold := unreported_log(self, history.summary):
             raise Violation(Rule.LOG, untold)
         return history
 
     def may_lead(self, process: OrchestratorProcess) -> bool:
-        """Somebody is about to lead the run on; one at a time, unless it is contested."""
-        others = [one for one in self.orchestrators if one is not process and not isinstance(one, StandBy)]
+        """An orchestrator is about to continue the run; one at a time, unless it is contested."""
+        others = [one for one in self.orchestrators if one is not process and not isinstance(one, Recovery)]
         if not self.contested and not all(one.gone for one in others):
             return False
         self.note("takes over", process.name)
         return True
 
     def recovered(self, run: RecoveredRun) -> None:
-        """Somebody has ended the run: no worker of it was alive, as far as others can see."""
+        """The run was ended: none of its workers was visibly alive."""
         self.note("recovered", run.status)
         for worker_id, beat in self.tables.beats.items():
             silent_s = self.tables.leases[-1].claimed_s - self.tables.beaten_s[worker_id]  # below 0: it came back later
@@ -220,7 +225,7 @@ class World:
         self.scheduler.at(self.scheduler.now_s + CHECK_S, self._check)
 
     def _look(self) -> None:
-        """Is it over?"""
+        """Whether the history is complete."""
         if self.scheduler.now_s > max(self.calm_s, 60.0) + 900.0:
             there = [process.name for process in (*self.workers, *self.orchestrators) if not process.gone]
             raise Violation(Rule.END, f"{self.tables.status}/{self.tables.phase}, and {there} are there")
@@ -231,7 +236,7 @@ class World:
             self.scheduler.stopped = True
 
     def _judged(self, history: History) -> History:
-        """The verdict is what the truth allows."""
+        """The verdict is one that the truth allows."""
         least, most = history.least.lowest(), history.most.lowest()
         if history.valid and (most < -BAND or history.forbids):
             raise Violation(Rule.SHORT, f"{most:.4f} above the limit, {history.forbids}, and it is VALID")
@@ -319,18 +324,18 @@ class World:
                 (warehouse, "connect", self.watched.connect),
                 (query_history, "connect", self.watched.connect),
                 (startup, "gc", Mock()),
-                (worker.Worker, "_died", died),  # a bug that ends one of its threads ends the simulation
-                (worker, "SelfMonitor", SimulatedGauges),
+                (worker.Worker, "_died", died),  # an unexpected error in one of its threads ends the simulation
+                (worker, "SelfMonitor", SimulatedMonitor),
                 (worker, "HARVEST_S", 2.0),  # paces: half as many steps, and the same history otherwise
                 (worker, "LOOK_S", 0.2),
                 (ramp_controller, "REAP_S", 1.0),
                 (collector, "SECONDS_PER_HEARTBEAT", 1),
                 (client, "IDLE_S", 1.0),
                 (client, "EXHAUSTED_S", 0.1),
-                (worker_health, "read_live", lru_cache(64)(read_live)),  # every beat is looked at more than once
+                (worker_health, "read_live", lru_cache(64)(read_live)),  # every heartbeat is read more than once
                 (worker, "thaw", self._thaw),  # all workers have the same scenario
                 (worker, "identity_of", identity),
-                *breakage(self.broken),
+                *mutation_patches(self.mutation),
             ):
                 stack.enter_context(patch.object(module, name, value))
             yield

@@ -1,10 +1,10 @@
-"""Bare connector loops as a run has workers: one process per core that this one may use, all of them in its session.
+"""Bare connector loops, arranged like the workers of a run: one process per available core, all in one session.
 
-    python -m tests.perf._bare_crew HOST:PORT DATABASE CONNECTIONS
+python -m tests.perf._bare_loops HOST:PORT DATABASE CONNECTIONS
 
-CONNECTIONS are those of each. Prints their process ids in a line once all of them run, and ends them when its standard
-input ends. The kernel divides a core between sessions first, so a crew of two sessions would get more of it than a run,
-which is one.
+CONNECTIONS are those of each process. Prints the process ids in a line once all of them run, and ends them when its
+standard input ends. The kernel divides a core between sessions first, so loops in two sessions would get more of it
+than a run, which is one session.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A pool as a process, a queue full of short runs, somebody who kills and stops runners, and what must be true then."""
+"""A pool as a process, a queue of short runs, faults of runners, and the checks that must pass afterwards."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from loadgen.control.tables import run_attempts, run_queue, run_status
 from loadgen.control.tables.run_attempts import AttemptRow
 from loadgen.control.tables.run_queue import QueuedRun, QueueRequest
 from loadgen.model.nightly import AttemptStatus, QueueStatus
-from tests.control_plane import ControlPlane, retries
-from tests.process import pool_stand_in
+from tests.control_plane import ControlPlane, patience
+from tests.process import fake_run_program
 from tests.processes import PATIENCE_S, PROGRAM, ROOT
 
 LEASE_S = 4.0
@@ -31,7 +31,7 @@ POLL_S = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Disturbance:
+class FaultPlan:
     """How often runners are killed and stopped."""
 
     kills: int
@@ -41,7 +41,7 @@ class Disturbance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deed:
+class InjectedFault:
     """What was done to a runner, and when by the server's clock."""
 
     pid: int
@@ -49,7 +49,7 @@ class Deed:
     at: datetime
 
 
-class PoolBench:
+class PoolHarness:
     """`close()` ends every process that was started here."""
 
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
@@ -58,13 +58,13 @@ class PoolBench:
         self._pools: list[subprocess.Popen[bytes]] = []
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("LOADGEN_", "SNOWFLAKE_"))}
         self.environ = kept | plane.environ | {"PYTHONPATH": str(ROOT), "HOME": str(folder)}
-        self.environ |= {pool_stand_in.LEDGER: str(self.ledger)}
-        self.stand_in = shlex.join([sys.executable, "-I", "-S", pool_stand_in.__file__])
+        self.environ |= {fake_run_program.LEDGER: str(self.ledger)}
+        self.fake_program = shlex.join([sys.executable, "-I", "-S", fake_run_program.__file__])
         self.place = ["-c", "embedded", "--database", plane.place.database]
 
     # --- the pool ----------------------------------------------------------------------------------------------------
 
-    def start(self, *words: str, stand_in: bool = True, lease_s: float = LEASE_S) -> subprocess.Popen[bytes]:
+    def start(self, *words: str, fake_program: bool = True, lease_s: float = LEASE_S) -> subprocess.Popen[bytes]:
         """A pool; its log goes to `pool-<n>.log`."""
         given = [
             *words,
@@ -73,8 +73,8 @@ class PoolBench:
             f"--output-dir={self.folder / 'runs'}",
             *self.place,
         ]
-        if stand_in:
-            given.append(f"--program={self.stand_in}")
+        if fake_program:
+            given.append(f"--program={self.fake_program}")
         with (self.folder / f"pool-{len(self._pools)}.log").open("wb") as log:
             process = subprocess.Popen(
                 [*PROGRAM, "--log-level", "info", "pool", "run", *given],
@@ -89,28 +89,28 @@ class PoolBench:
         return process
 
     def runner_pids(self) -> list[int]:
-        """Of runners that are registered and were heard a moment ago."""
+        """The process ids of registered runners with a recent heartbeat."""
         rows = self.plane.rows(
             "SELECT PID FROM POOL_WORKERS WHERE STATUS = 'ONLINE' AND LAST_BEAT_AT > DATEADD(second, -2, SYSDATE())"
             " ORDER BY PID"
         )
         return [int(row[0]) for row in rows if alive_runner(int(row[0]))]
 
-    def disturb(self, plan: Disturbance, chance: random.Random) -> list[Deed]:
-        """Kill and stop runners at random, whatever they do; those that were stopped go on later."""
-        deeds = [signal.SIGKILL] * plan.kills + [signal.SIGSTOP] * plan.stops
-        chance.shuffle(deeds)
+    def inject_faults(self, plan: FaultPlan, chance: random.Random) -> list[InjectedFault]:
+        """Kill and pause runners at random, in any state; paused runners are resumed later."""
+        signals = [signal.SIGKILL] * plan.kills + [signal.SIGSTOP] * plan.stops
+        chance.shuffle(signals)
         pause, waking, done = threading.Event(), [], []
-        for deed in deeds:
+        for number in signals:
             pause.wait(plan.every_s)
             pids = self.runner_pids()
             if not pids:
                 continue
             pid = chance.choice(pids)
             with suppress(ProcessLookupError):
-                os.kill(pid, deed)
-            done.append(Deed(pid=pid, number=deed, at=run_status.server_time(self.plane.session)))
-            if deed is signal.SIGSTOP:
+                os.kill(pid, number)
+            done.append(InjectedFault(pid=pid, number=number, at=run_status.server_time(self.plane.session)))
+            if number is signal.SIGSTOP:
                 thread = threading.Thread(target=self._wake, args=(pid, plan.stopped_s), name="waker", daemon=True)
                 thread.start()
                 waking.append(thread)
@@ -163,14 +163,14 @@ class PoolBench:
         ]
 
 
-def wait_for(happened: Callable[[], object], what: str, bench: PoolBench, *, looks: int = 1200) -> None:
+def wait_for(happened: Callable[[], object], what: str, harness: PoolHarness, *, looks: int = 1200) -> None:
     """Wait for a state of the queue; each look asks the server. Fails with what the pools have logged."""
     never = threading.Event()
     for _ in range(looks):
         if happened():
             return
         never.wait(0.1)
-    raise AssertionError(f"did not happen: {what}\n{bench.unfinished()}\n{bench.log()[-6000:]}")
+    raise AssertionError(f"did not happen: {what}\n{harness.unfinished()}\n{harness.log()[-6000:]}")
 
 
 def alive_runner(pid: int) -> bool:
@@ -185,9 +185,9 @@ def alive_runner(pid: int) -> bool:
 # --- what must be true -----------------------------------------------------------------------------------------------
 
 
-def assert_all_is_well(bench: PoolBench, queued: Sequence[str]) -> Counter[str]:
+def assert_all_is_well(harness: PoolHarness, queued: Sequence[str]) -> Counter[str]:
     """Each run has ended with exactly one accepted success or is EXHAUSTED; its history is complete. How they ended."""
-    rows, histories = {row.queue_id: row for row in bench.rows()}, bench.attempts()
+    rows, histories = {row.queue_id: row for row in harness.rows()}, harness.attempts()
     assert sorted(rows) == sorted(queued)
     for queue_id, row in rows.items():
         history = histories[queue_id]
@@ -199,7 +199,7 @@ def assert_all_is_well(bench: PoolBench, queued: Sequence[str]) -> Counter[str]:
         if row.status is QueueStatus.COMPLETED:
             assert len(successes) == 1, (row, history)
             assert successes[0] == history[-1]
-            assert (successes[0].epoch, f"exit {row.exit_code}") in bench.ended(queue_id), (row, history)
+            assert (successes[0].epoch, f"exit {row.exit_code}") in harness.ended(queue_id), (row, history)
             assert successes[0].run_id == row.run_id
         else:
             assert row.status is QueueStatus.EXHAUSTED, (row, history)
@@ -208,9 +208,9 @@ def assert_all_is_well(bench: PoolBench, queued: Sequence[str]) -> Counter[str]:
     return Counter(row.status.value for row in rows.values())
 
 
-def assert_taken_in_order(bench: PoolBench) -> None:
-    """First attempts began in the order of priority, then age. (A later one has had a pause of its own.)"""
-    rows, histories = bench.rows(), bench.attempts()
+def assert_taken_in_order(harness: PoolHarness) -> None:
+    """First attempts began in the order of priority, then age. (Later attempts had a pause before them.)"""
+    rows, histories = harness.rows(), harness.attempts()
     ranks = {
         row.queue_id: rank
         for rank, row in enumerate(sorted(rows, key=lambda row: (-row.priority, row.created_at, row.queue_id)))

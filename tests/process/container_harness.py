@@ -1,4 +1,4 @@
-"""Runs in processes, whose workers are containers of a job: what tests of each platform share."""
+"""Runs in processes, whose workers are containers of a job: shared by the tests of each platform."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ protocol = "http"
 """
 
 
-class ContainerBench:
-    """Runs in processes of their own, with a control plane of their own."""
+class ContainerHarness:
+    """Runs in separate processes, with a separate control plane."""
 
     def __init__(self, server: EmbeddedServer, folder: Path, spawner: str, **environ: str) -> None:
         """`spawner`: the section of the scenario."""

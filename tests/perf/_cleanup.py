@@ -1,4 +1,4 @@
-"""A benchmark leaves nothing behind, whatever ends it: no process, no file."""
+"""A benchmark leaves no process and no file behind, however it ends."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from types import FrameType
 import psutil
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-END_S = 15.0  # for a server and its database to end in good order
+END_S = 15.0  # for the graceful end of a server and its database
 
 
 @contextmanager
-def leaving_nothing() -> Iterator[None]:
+def cleaned_up() -> Iterator[None]:
     """Temporary files that are made in the block, and processes that are started there, end with it.
 
     The first signal ends the block; further ones are ignored, so that the cleaning up is not interrupted.

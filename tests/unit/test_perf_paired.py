@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.perf._contest import DRIVER_THREADS, Contest, Span, bounds, by_kind
+from tests.perf._paired import DRIVER_THREADS, PairedMeasurement, Span, bounds, by_kind
 from tests.perf.find_max import Answer, Limit, counts
 
 
@@ -35,7 +35,7 @@ def span(per_s: float, cpu_us: float) -> Span:
 
 def test_throughput_is_compared_pair_by_pair() -> None:
     """The machine was half as fast during the second pair, for both."""
-    found = Contest(
+    found = PairedMeasurement(
         ours=[span(900, 11), span(450, 22), span(990, 11)], bare=[span(1000, 10), span(500, 20), span(1000, 10)]
     )
 

@@ -1,8 +1,9 @@
-"""Two sides that stay connected to one server and take turns: one is paused (SIGSTOP) while the other runs.
+"""Paired measurements: two sides stay connected to one server and take turns; one is paused (SIGSTOP) while the other
+runs.
 
 The server counts statements; the kernel counts, in nanoseconds, the processor time of each thread. A span begins when
-a side has run for a moment, so that what fell due while it was paused is done. It is as long as the period of the work
-that a worker or a leader does every second, which is therefore in it once: a shorter span would not see it.
+a side has run for a moment, so that statements that fell due while it was paused are done. It is as long as the period
+of the periodic work of a worker or a leader, which is therefore in it once: a shorter span would not include it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contest:
+class PairedMeasurement:
     """All turns, in pairs."""
 
     ours: Sequence[Span]
@@ -84,7 +85,7 @@ class Contest:
         )
 
 
-def contest(ours: Side, bare: Side, server: EmbeddedServer, pairs: int) -> Contest:
+def measure_pairs(ours: Side, bare: Side, server: EmbeddedServer, pairs: int) -> PairedMeasurement:
     """Let both take turns. Afterwards ours runs, and the bare side is paused."""
     spans: dict[Side, list[Span]] = {ours: [], bare: []}
     ours.pause()
@@ -95,7 +96,7 @@ def contest(ours: Side, bare: Side, server: EmbeddedServer, pairs: int) -> Conte
                 spans[side].append(_turn(side, server))
     finally:
         ours.resume()
-    return Contest(ours=spans[ours], bare=spans[bare])
+    return PairedMeasurement(ours=spans[ours], bare=spans[bare])
 
 
 def bounds(ratios: Sequence[float]) -> tuple[float, float]:

@@ -1,5 +1,5 @@
-"""Runs as real processes, for tests of what may happen to them: started as a user would, killed and interrupted, with
-the server's own history as the truth about what was executed."""
+"""Runs as real processes, for tests of faults: started as a user would, killed and interrupted. The history of the
+server is the truth about what was executed."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ class Program:
         wait_until(lambda: not alive(self.pids), f"its children end: {self.said}")
 
 
-class Bench:
-    """A home of its own, a server behind `connection: embedded`, and others by the names of their connections."""
+class RunHarness:
+    """A separate home, a server behind `connection: embedded`, and others by the names of their connections."""
 
     def __init__(
         self, server: EmbeddedServer, home: Path, others: Mapping[str, EmbeddedServer] | None, sections: dict[str, Any]
@@ -149,7 +149,7 @@ class Bench:
         return self.start("runs", "recover", "-c", "embedded", "--format", "json", *words)
 
     def worker(self, line: str) -> Program:
-        """A worker, by the command that was printed for whoever starts it."""
+        """A worker, started with the command that was printed for the user."""
         words = line.split()
         self_told = dict(word.split("=", 1) for word in words[1 : words.index("loadgen")])
         before, self.environ = self.environ, self.environ | self_told
@@ -169,7 +169,7 @@ class Bench:
         return status, phase, reason or ""
 
     def expire(self, *run_ids: str) -> None:
-        """Let the leases of these runs, and all those of warehouses, be over: their leaders are gone."""
+        """Let the leases of these runs, and those of all warehouses, expire: their leaders are dead."""
         with self.server.connect(database="LOADGEN", schema="CONTROL") as connection:
             connection.cursor().execute(f"{EXPIRE} STARTSWITH(RUN_ID, 'warehouse:')")
             for run_id in run_ids:
@@ -186,21 +186,21 @@ class Bench:
 
 
 @contextmanager
-def benched(
+def run_harness(
     server: EmbeddedServer, home: Path, others: Mapping[str, EmbeddedServer] | None = None, **sections: Any
-) -> Iterator[Bench]:
+) -> Iterator[RunHarness]:
     """`sections` are those of every scenario there."""
-    bench = Bench(server, home, others, sections)
+    harness = RunHarness(server, home, others, sections)
     try:
-        yield bench
+        yield harness
     finally:
-        bench.close()
-        with suppress(OSError):  # it may be gone
+        harness.close()
+        with suppress(OSError):  # it may have ended
             server.clear_faults()
 
 
 def scenario(number: int, **sections: Any) -> dict[str, Any]:
-    """Two connections on a warehouse of their own. A section adds to the usual one of its name."""
+    """Two connections on a separate warehouse. A section is merged with the default one of its name."""
     usual: dict[str, Any] = {
         "version": 1,
         "name": f"fault-{number}",

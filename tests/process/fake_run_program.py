@@ -1,7 +1,7 @@
-"""Stands in for `loadgen run` in a pool: does what the scenario's text says, quickly, and writes down that it did.
+"""Replaces `loadgen run` in a pool: does what the scenario text specifies, quickly, and records it.
 
-The text is JSON: {"ms": how long, or "until": a file that ends it, "exit": its code, "fails": how many attempts end
-with 4 before, "deaf": it ignores signals}. It understands the words that a runner gives to `loadgen run`, leaves a
+The text is JSON: {"ms": duration, or "until": a file that ends it, "exit": its exit code, "fails": how many attempts
+end with 4 before, "deaf": it ignores signals}. It accepts the arguments that a runner passes to `loadgen run`, leaves a
 folder as a run does, and ends with 143 after SIGTERM.
 """
 

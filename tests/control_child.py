@@ -25,7 +25,7 @@ from loadgen.snowflake.session import RetryPolicy
 POLL_S = 0.1
 
 
-def emit_events(session: ControlSession, patience: RetryPolicy, term: Lease, count: int) -> list[tuple[int, str, int]]:
+def emit_events(session: ControlSession, retries: RetryPolicy, term: Lease, count: int) -> list[tuple[int, str, int]]:
     """(number, event id, target) of each event, as returned when it was emitted."""
     emitted = []
     for target in range(count):

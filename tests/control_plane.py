@@ -25,7 +25,7 @@ from tests.embedded_server import EmbeddedServer
 _numbers = itertools.count(1)
 
 
-def patience(*, attempts: int = 5, clock: Clock | None = None, **more: Any) -> RetryPolicy:
+def retries(*, attempts: int = 5, clock: Clock | None = None, **more: Any) -> RetryPolicy:
     """A retry policy that takes no time."""
     return RetryPolicy(stop=threading.Event(), attempts=attempts, clock=clock or FakeClock(), **more)
 
@@ -48,7 +48,7 @@ class ControlPlane:
         self.environ = {EMBEDDED_ADDRESS: server.address}
         self._sessions: list[ControlSession] = []
         self.session = self.open("test")  # of the thread that created this
-        installer.apply_migrations(self.session, patience(), installer.read_schema_state(self.session, patience()))
+        installer.apply_migrations(self.session, retries(), installer.read_schema_state(self.session, retries()))
         self._as_migrated = self._structure()
 
     def open(self, role: str) -> ControlSession:
@@ -91,7 +91,7 @@ class ControlPlane:
 
     def claim(self, run_id: str, *, ttl_s: float = 300.0) -> Lease:
         """Claim a lease that must be free."""
-        term = claim(self.session, patience(), run_id, new_owner(), ttl_s)
+        term = claim(self.session, retries(), run_id, new_owner(), ttl_s)
         assert term is not None
         return term
 

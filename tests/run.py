@@ -213,9 +213,9 @@ def become_subreaper() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def end_descendants(patience_s: float) -> list[str]:
+def end_descendants(timeout_s: float) -> list[str]:
     """Ends the processes that still run after this time; returns the command lines of those that had to be ended."""
-    _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), patience_s)
+    _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), timeout_s)
     told = []
     for process in alive:
         try:

@@ -193,9 +193,8 @@ def with_unstored(summary: Mapping[str, Any], unstored: Mapping[str, Mapping[str
     if unstored:
         told["unstored"] = {process: dict(rows) for process, rows in sorted(unstored.items())}
         parts = [f"{process} {describe_rows(rows)}" for process, rows in told["unstored"].items()]
-        warnings.append(
-            f"{_UNSTORED}{'; '.join(parts)}: `loadgen upload {summary['run_id']}` stores them (with the --output-dir of the run)"
-        )
+        how = f"`loadgen upload {summary['run_id']}` stores them (with the --output-dir of the run)"
+        warnings.append(f"{_UNSTORED}{'; '.join(parts)}: {how}")
     if warnings or "warnings" in summary["environment"]:
         told["environment"] = {**summary["environment"], "warnings": warnings}
     return told

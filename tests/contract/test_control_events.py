@@ -103,7 +103,7 @@ def test_runs_are_numbered_each_on_its_own(plane, session):
 
 
 def test_an_expired_lease_sends_nothing(plane, session, run_id, term):
-    emit(session, patience(), term, start())
+    emit(session, retries(), term, start())
     plane.expire(run_id, since_s=1)
 
     with pytest.raises(Fenced):

@@ -134,8 +134,8 @@ def test_results_come_back_the_runs_own_first(session, run_id):
 
 
 def test_a_result_is_appended_once_by_the_first_writer(plane, session, run_id):
-    test_results.append(session, patience(), result(run_id))
-    test_results.append(session, patience(), result(run_id, status="FAILED"))
+    test_results.append(session, retries(), result(run_id))
+    test_results.append(session, retries(), result(run_id, status="FAILED"))
 
     assert [row.status for row, _ in test_results.read(session, run_id)] == ["COMPLETED"]
     assert raw_count(plane, "TEST_RESULTS", run_id) == 1

@@ -78,8 +78,8 @@ def test_windows_come_back_as_they_were_written(session, run_id):
 
 
 def test_a_window_is_appended_once_after_retries(plane, session, run_id):
-    run_measurements.append_window(session, patience(), run_id, window())
-    run_measurements.append_window(session, patience(), run_id, window(seconds=99.0))
+    run_measurements.append_window(session, retries(), run_id, window())
+    run_measurements.append_window(session, retries(), run_id, window(seconds=99.0))
 
     assert run_measurements.read_windows(session, run_id) == (window(),)
     assert raw_count(plane, "WINDOW_RESULTS", run_id) == 1

@@ -75,8 +75,8 @@ def test_one_process_begins_a_block(plane: ControlPlane, session: ControlSession
         won = list(threads.map(begin, [1, 2, 3, 4]))
 
     assert sorted(won) == [False, False, False, True]
-    assert experiments.begin_block(session, patience(), experiment_id, 1, won.index(True) + 1)  # repeated
-    assert experiments.begin_block(session, patience(), experiment_id, 2, 1)
+    assert experiments.begin_block(session, retries(), experiment_id, 1, won.index(True) + 1)  # repeated
+    assert experiments.begin_block(session, retries(), experiment_id, 2, 1)
     assert experiments.blocks(session, experiment_id) == (1, 2)
 
 
@@ -85,10 +85,10 @@ def test_a_measurement_is_recorded_once_and_read_as_it_was(session: ControlSessi
     failed = measurement(attempt=2, run_id=None, outcome=MeasurementOutcome.FAILED, billed=None, figures=None,
                          reason="x" * 5_000)  # fmt: skip
 
-    assert experiments.record(session, patience(), experiment_id, measurement())
-    assert experiments.record(session, patience(), experiment_id, measurement())  # the same, repeated
-    assert not experiments.record(session, patience(), experiment_id, measurement(run_id="run-2"))
-    assert experiments.record(session, patience(), experiment_id, failed)
+    assert experiments.record(session, retries(), experiment_id, measurement())
+    assert experiments.record(session, retries(), experiment_id, measurement())  # the same, repeated
+    assert not experiments.record(session, retries(), experiment_id, measurement(run_id="run-2"))
+    assert experiments.record(session, retries(), experiment_id, failed)
 
     ok, other = experiments.measurements(session, experiment_id)
     assert ok == measurement()

@@ -34,7 +34,7 @@ FULL = WorkerHeartbeat(
 
 
 def test_a_heartbeat_has_every_value_and_the_next_one_replaces_it(session, me):
-    register(session, patience(), me, silent_ms=SILENT_MS)
+    register(session, retries(), me, silent_ms=SILENT_MS)
 
     assert beat(session, me, FULL)
     assert my_row(session, me).beat == FULL
@@ -66,7 +66,7 @@ def test_a_beat_that_was_held_up_never_overwrites_a_later_one(session, me):
 @pytest.mark.parametrize("kind", LOST + NEVER_SENT)
 def test_a_lost_beat_loses_nothing(server, session, me, kind):
     """One attempt: the next heartbeat, with the next number, contains everything."""
-    register(session, patience(), me, silent_ms=SILENT_MS)
+    register(session, retries(), me, silent_ms=SILENT_MS)
     server.fault(match="UPDATE WORKER_HEARTBEATS", kind=kind, count=1)
 
     with pytest.raises(ControlFailed) as lost:
@@ -144,7 +144,7 @@ def test_no_error_text_can_stop_a_beat(session, me, written, stored):
 @pytest.mark.parametrize("character", ["x", "é", "😀", "\0"], ids=["ASCII", "é", "emoji", "NUL"])
 @pytest.mark.parametrize("length", [LAST_ERROR_MAX - 1, LAST_ERROR_MAX, LAST_ERROR_MAX + 1, 1_000_000])
 def test_an_error_text_is_cut_at_1000_characters_and_marked(session, me, character, length):
-    register(session, patience(), me, silent_ms=SILENT_MS)
+    register(session, retries(), me, silent_ms=SILENT_MS)
 
     assert beat(session, me, said(2, last_error=character * length))
 
@@ -166,7 +166,7 @@ def test_64_kilobytes_of_metrics_ride_on_a_beat(session, me):
 
 
 def test_the_age_of_a_heartbeat_is_computed_by_the_server(plane, session, me):
-    register(session, patience(), me, silent_ms=SILENT_MS)
+    register(session, retries(), me, silent_ms=SILENT_MS)
     began = server_time(session)
     grow_old(plane, me, 90_250)
 
@@ -188,7 +188,7 @@ def test_all_workers_of_a_run_are_read_at_once_in_the_order_of_their_numbers(ser
 
 
 def test_a_leader_that_cannot_read_gets_an_error_and_no_empty_list(server, session, me):
-    register(session, patience(), me, silent_ms=SILENT_MS)
+    register(session, retries(), me, silent_ms=SILENT_MS)
     server.fault(match="FROM WORKER_HEARTBEATS", kind="http_status", status=503)
 
     with pytest.raises(ControlFailed):

@@ -53,7 +53,7 @@ def test_a_worker_whose_registration_was_not_answered_is_not_its_own_duplicate(p
 
 @pytest.mark.parametrize("other", [{"pid": 101}, {"hostname": "other"}, {}], ids=["process", "host", "nothing"])
 def test_a_living_duplicate_is_rejected_whatever_differs(session, me, other):
-    register(session, patience(), me, silent_ms=SILENT_MS)
+    register(session, retries(), me, silent_ms=SILENT_MS)
     beat(session, me, said(2))
 
     with pytest.raises(DuplicateWorker) as refused:

@@ -63,7 +63,7 @@ def test_a_lease_must_be_expired_for_the_margin_before_there_is_a_successor(plan
         run_id = plane.new_run()
         plane.claim(run_id)
         plane.expire(run_id, since_s=since_s)
-        term = claim(plane.session, patience(), run_id, new_owner(), TTL_S)
+        term = claim(plane.session, retries(), run_id, new_owner(), TTL_S)
         # The guard of the SQL holds as well, also for a claimant with an old view.
         rows = plane.session.execute(load_queries("run_leases")["claim_next"], "x", 30_000, run_id, 1, -MARGIN_MS)
         (_, _, remaining_ms), *successors = plane.leases(run_id)

@@ -11,7 +11,7 @@ from loadgen.control.tables.run_queue import QueueClaim
 from loadgen.model.nightly import PoolWorkerStatus
 from orchestrator.nightly.runner import AttemptCounts, HeldClaim, RunnerHeartbeat
 from tests.contract.queue_builders import shift_queue_times
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 
 pytestmark = pytest.mark.any_driver
 

@@ -17,7 +17,7 @@ from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_queue import AttemptResult
 from loadgen.model.nightly import QueueStatus
 from tests.contract.queue_builders import LEASE_S, register, shift_queue_times
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 
 pytestmark = pytest.mark.any_driver
 
@@ -95,7 +95,7 @@ def test_a_run_whose_lease_has_expired_is_shown_as_such(plane, ask):
         for name in ("living", "stale")
     )
     for _ in range(2):
-        assert run_queue_claims.claim(plane.session, patience(), "bench-1", (), LEASE_S) is not None
+        assert run_queue.claim(plane.session, retries(), "bench-1", (), LEASE_S) is not None
     shift_queue_times(plane, LEASE_S + 90, stale)
 
     rows = {row["queue_id"]: row for row in answer(ask("queue", "list", "--format=json"))["queue"]}

@@ -42,12 +42,8 @@ def test_an_added_run_waits_with_its_texts(queue):
 
 
 def test_a_key_can_be_added_once(queue):
-    first = run_queue.add(
-        queue.session, patience(), QueueRequest(name="a", scenario="1", files={}, idempotency_key="k")
-    )
-    again = run_queue.add(
-        queue.session, patience(), QueueRequest(name="a", scenario="1", files={}, idempotency_key="k")
-    )
+    first = run_queue.add(queue.session, retries(), QueueRequest(name="a", scenario="1", files={}, idempotency_key="k"))
+    again = run_queue.add(queue.session, retries(), QueueRequest(name="a", scenario="1", files={}, idempotency_key="k"))
     other = run_queue.add(
         queue.session, retries(), QueueRequest(name="b", scenario="2", files={}, priority=1, idempotency_key="k")
     )

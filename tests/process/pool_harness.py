@@ -22,7 +22,7 @@ from loadgen.control.tables import run_attempts, run_queue, run_status
 from loadgen.control.tables.run_attempts import AttemptRow
 from loadgen.control.tables.run_queue import QueuedRun, QueueRequest
 from loadgen.model.nightly import AttemptStatus, QueueStatus
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.process import fake_run_program
 from tests.processes import PATIENCE_S, PROGRAM, ROOT
 

@@ -136,7 +136,7 @@ NOT_LOOKED_FOR = ("VALUE_POOLS", "WORKER_METRICS_SNAPSHOTS", "TEST_LOGS", "WAREH
 
 @pytest.mark.parametrize("kind", [marked(kind) for kind in KINDS])
 def test_a_retry_after_giving_up_adds_nothing(plane, kind):
-    """The rows landed, the answer did not, and patience was over: later the same is given once more."""
+    """The rows landed, the answer did not, and retries was over: later the same is given once more."""
     run_id = plane.new_run()
     plane.server.fault(match=f"INSERT INTO {kind.table}", kind="drop_reply", probability=0.5)
     landed = 0

@@ -95,7 +95,7 @@ class ControlMachine(RuleBasedStateMachine):
     # --- what actors do ------------------------------------------------------------------------------------------
 
     def claims(self, actor: Actor, outcome: RequestOutcome, _: int) -> None:
-        with self._sending(actor, outcome) as patient:
+        with self._sending(actor, outcome) as retries:
             begun_ns = actor.clock.monotonic_ns()
             term = claim(actor.session, retries, self.run_id, new_owner(), TIMES.ttl_s)
             if term is not None:
@@ -121,7 +121,7 @@ class ControlMachine(RuleBasedStateMachine):
 
     def emits(self, actor: Actor, outcome: RequestOutcome, _: int) -> None:
         new, term = NewEvent(command=Start(expected_workers=1)), actor.keeping.lease
-        with self._sending(actor, outcome) as patient:
+        with self._sending(actor, outcome) as retries:
             try:
                 self.answer.emitted = (emit(actor.session, retries, term, new), new.event_id, term.epoch)
             except Fenced:
@@ -151,7 +151,7 @@ class ControlMachine(RuleBasedStateMachine):
             actor.view = None
         if seen.status.is_terminal:
             return
-        with self._sending(actor, outcome) as patient:
+        with self._sending(actor, outcome) as retries:
             try:
                 if move(actor.session, retries, actor.keeping.lease, step):
                     self.answer.moved = step
@@ -270,7 +270,7 @@ class ControlMachine(RuleBasedStateMachine):
         else:
             actor.session.outcome = outcome
         try:
-            yield patience(attempts=1 if outcome is RequestOutcome.HELD else 5)
+            yield retries(attempts=1 if outcome is RequestOutcome.HELD else 5)
         except ControlFailed as error:
             if outcome is RequestOutcome.ANSWERED or not error.failure.unknown_outcome:
                 raise

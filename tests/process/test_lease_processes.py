@@ -114,7 +114,7 @@ def test_no_takeover_before_the_margin(plane, over_since_s):
 
 def hold(place: ControlPlaneLocation, environ: dict[str, str], run_id: str, pipe: Connection) -> None:
     """A process that leads a run: it claims and keeps its lease, and executes requests with it."""
-    clock, patient = SystemClock(), RetryPolicy(stop=threading.Event(), attempts=1)
+    clock, retries = SystemClock(), RetryPolicy(stop=threading.Event(), attempts=1)
     session = ControlSession(place, role="holder", environ=environ)
     begun_ns = clock.monotonic_ns()
     term = claim(session, retries, run_id, new_owner(), SHORT.ttl_s)

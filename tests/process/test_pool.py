@@ -88,7 +88,7 @@ def test_runners_take_matching_runs_obey_requests_and_end_gracefully(harness):
     pool = harness.start("--min=1", "--max=1", "--labels=zone=eu", "--grace=1s")
     wait_for(lambda: row(harness, cancelled).run_id, "the run's id is known while it runs", harness)
 
-    run_queue.cancel(harness.plane.session, patience(), cancelled, "enough")
+    run_queue.cancel(harness.plane.session, retries(), cancelled, "enough")
     wait_for(
         lambda: row(harness, done).status.is_terminal and row(harness, bad).status.is_terminal,
         "the others end",
@@ -96,7 +96,7 @@ def test_runners_take_matching_runs_obey_requests_and_end_gracefully(harness):
     )
     seen = {name: row(harness, name) for name in (foreign, cancelled, done, bad)}
     (runner,) = online(harness)
-    pool_workers.drain(harness.plane.session, patience(), runner)
+    pool_workers.drain(harness.plane.session, retries(), runner)
     wait_for(
         lambda: online(harness) not in ([], [runner]), "another runner takes the place of the drained one", harness
     )
@@ -196,7 +196,7 @@ def test_a_real_run_goes_through_the_queue(harness, capsys, monkeypatch):
 
 
 def online(harness: PoolHarness) -> list[str]:
-    page = pool_workers.page(harness.plane.session, patience(), 100, status=PoolWorkerStatus.ONLINE)
+    page = pool_workers.page(harness.plane.session, retries(), 100, status=PoolWorkerStatus.ONLINE)
     return [worker.identity.worker_id for worker in page.workers]
 
 

@@ -23,7 +23,7 @@ from loadgen.errors import UsageError
 from loadgen.model.run import Phase, RunStatus
 from orchestrator.leadership import SkippedRun
 from orchestrator.recover import recover_runs
-from tests.control_plane import ControlPlane, patience, result_row
+from tests.control_plane import ControlPlane, result_row, retries
 from tests.process.run_commands import CommandHarness, read_until, result, script
 from tests.processes import PATIENCE_S, PROGRAM, alive, wait_until
 from tests.unit.orchestrator_builders import merged, tally

@@ -241,7 +241,7 @@ def test_a_rejected_job_reports_its_reason_and_leaves_nothing(spawners):
 def test_a_run_that_another_leads_by_now_keeps_its_workers(spawners, caplog):
     caplog.set_level(logging.INFO)
     spawner = spawners.started()
-    assert run_leases.claim(spawners.plane.session, patience(), spawners.run_id, "elsewhere:1:abc", 30.0) is not None
+    assert run_leases.claim(spawners.plane.session, retries(), spawners.run_id, "elsewhere:1:abc", 30.0) is not None
 
     spawner.close()
 

@@ -145,7 +145,7 @@ def test_a_waiting_worker_obeys_every_way_to_end(harness: WorkerHarness) -> None
     other.wait_status("WAITING", workers["other"])
 
     runs["STOP"].stop()
-    run_status.cancel(harness.plane.session, patience(), runs["CANCELLING"].run_id, "a user wants it")
+    run_status.cancel(harness.plane.session, retries(), runs["CANCELLING"].run_id, "a user wants it")
     runs["STOPPING"].move(RunStatus.STOPPING, Phase.COOLDOWN)
     runs["FAILED"].move(RunStatus.FAILED)
     workers["SIGTERM"].signal(signal.SIGTERM)

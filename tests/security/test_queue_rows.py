@@ -25,7 +25,7 @@ from loadgen.model.nightly import Overlap, QueueStatus
 from orchestrator.nightly.queue import HostPermissions, PollPace, QueueMaintenance
 from orchestrator.nightly.runner import Runner, RunnerSettings
 from orchestrator.nightly.scheduler import fire_due_schedules
-from tests.control_plane import ControlPlane, patience
+from tests.control_plane import ControlPlane, retries
 from tests.process.run_harness import MEASURES, run_harness
 from tests.processes import wait_until
 from tests.security.hostile_rows import DEEP, TABLES, numbers, plant, plant_all

@@ -139,8 +139,8 @@ def test_a_control_plane_on_the_warehouse_of_the_target_is_reported(environ):
 
 
 def test_a_long_round_trip_is_reported():
-    assert server.round_trip(probe_of(round_trips_ms=(20.0, 49.0, 90.0))).level is FindingLevel.OK
-    assert server.round_trip(probe_of(round_trips_ms=(20.0, 51.0, 90.0))).level is FindingLevel.WARNING
+    assert online.round_trip(probe_of(round_trips_ms=(20.0, 49.0, 90.0))).level is FindingLevel.OK
+    assert online.round_trip(probe_of(round_trips_ms=(20.0, 51.0, 90.0))).level is FindingLevel.WARNING
 
 
 @pytest.mark.parametrize("role", ["ACCOUNTADMIN", "SECURITYADMIN", "ORGADMIN"])
@@ -191,7 +191,7 @@ def test_the_clock_offset_is_that_of_the_quickest_reading():
 
 @pytest.mark.parametrize(("seconds", "error_s", "mark"), [(1.9, 0.0, "ok"), (-600, 0.1, "warning"), (5, 4, "ok")])
 def test_an_offset_is_printed_only_as_precisely_as_it_is_known(seconds, error_s, mark):
-    assert server.clock_offset(server.ClockOffset(seconds=seconds, error_s=error_s)).level == mark
+    assert online.clock_offset(online.ClockOffset(seconds=seconds, error_s=error_s)).level == mark
 
 
 # --- the control plane -----------------------------------------------------------------------------------------------

@@ -138,9 +138,9 @@ ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
         look(R.RUNNING, RUNNING, now_s=5.0, limit=TOO_EXPENSIVE, **WARM),
         stopped(TOO_EXPENSIVE),
     ),
-    ("the last second of patience", state(R.STARTING), look(R.STARTING, MISSING, now_s=60.0, **PREPARING), ()),
+    ("the last second of retries", state(R.STARTING), look(R.STARTING, MISSING, now_s=60.0, **PREPARING), ()),
     (
-        "patience is over",
+        "retries is over",
         state(R.STARTING),
         look(R.STARTING, WAITING, MISSING, now_s=60.1, **PREPARING),
         stopped(failure("not all workers were ready within 60 s: worker-0 never registered"), P.PREPARING),

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.metrics.connections import ConnectionTime
-from loadgen.metrics.stalls import WindowStalls
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import WindowResult
 from loadgen.model.threshold import parse_threshold
@@ -25,7 +24,7 @@ from loadgen.rules.validity import (
     shortfalls,
 )
 from loadgen.scenario.read import parse_scenario
-from orchestrator.run_result import MeasuredWindows, delivered_load, delivered_steps
+from orchestrator.run_result import MeasuredWindows, delivered_load
 from tests.unit.orchestrator_builders import merged, tally, window
 
 
@@ -178,56 +177,6 @@ def test_a_window_without_connection_time_has_delivered_nothing() -> None:
     found = delivered_connections({"worker-0": [window()]}, {("worker-0", None): 1_000})
 
     assert found["worker-0", None] == Portion(planned=1_000, missing=1_000)
-
-
-# --- a search --------------------------------------------------------------------------------------------------------
-
-
-def stepped(planned_ms: int, delivered_ms: int, *, opened_ms: int, step_id: int = 1) -> WindowResult:
-    stalls = WindowStalls(from_ms=opened_ms, until_ms=opened_ms + 10_000)
-    return replace(measured(planned_ms, delivered_ms, step_id=step_id), stalls=stalls, seconds=10.0)
-
-
-def test_each_worker_of_a_search_has_its_own_plan() -> None:
-    windows = {
-        "worker-0": [stepped(30_000, 30_000, opened_ms=4_000)],
-        "worker-1": [stepped(29_000, 28_000, opened_ms=4_500), stepped(9, 9, opened_ms=50_000, step_id=2)],
-    }
-
-    assert delivered_steps(windows, {1: 6}).portions == {
-        ("worker-0", 1): Portion(planned=30_000),
-        ("worker-1", 1): Portion(planned=29_000, missing=1_000),
-    }
-
-
-def test_what_was_measured_of_a_step_before_its_last_worker_came_was_not_delivered() -> None:
-    windows = {
-        "worker-0": [stepped(40_000, 40_000, opened_ms=4_000)],
-        "worker-1": [stepped(20_000, 20_000, opened_ms=9_500)],  # of 7 connections it has 3
-    }
-
-    found = delivered_steps(windows, {1: 7})
-
-    assert found.portions["worker-1", 1] == Portion(planned=35_000, missing=15_000)
-    assert any("delivered load was" in reason for reason in shortfalls(found))
-
-
-def test_what_was_measured_of_a_step_after_a_worker_had_stopped_was_not_delivered() -> None:
-    windows = {
-        "worker-0": [stepped(40_000, 40_000, opened_ms=4_000)],
-        "worker-1": [replace(stepped(20_000, 20_000, opened_ms=4_000), seconds=5.0)],  # of 7 connections it has 3
-    }
-
-    assert delivered_steps(windows, {1: 7}, closed=True).portions["worker-1", 1] == Portion(
-        planned=33_500, missing=13_500
-    )
-    assert delivered_steps(windows, {1: 7}).portions["worker-1", 1] == Portion(planned=20_000)
-
-
-def test_a_worker_without_a_window_has_delivered_nothing_of_a_step() -> None:
-    windows = {"worker-0": [stepped(40_000, 40_000, opened_ms=4_000)], "worker-1": []}
-
-    assert delivered_steps(windows, {1: 8}).portions["worker-1", 1] == Portion(planned=40_000, missing=40_000)
 
 
 times = st.integers(0, 10**9)

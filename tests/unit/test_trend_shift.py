@@ -85,7 +85,7 @@ def test_a_change_below_the_limit_is_no_change_however_certain():
 
 
 def test_too_few_nights_decide_nothing():
-    values = [0.0] * (NIGHTS_MIN - 1) + [math.log(3.0)]
+    values = [0.0] * (BASELINE_RUNS_MIN - 1) + [math.log(3.0)]
 
     assert detect_change_points(values, limit=LIMIT, usual=0.05).suspected == ()
     assert detect_change_points([0.0, *values], limit=LIMIT, usual=0.05).suspected == (BASELINE_RUNS_MIN,)

@@ -213,7 +213,7 @@ def test_targets_for_one_worker_and_for_a_group_are_still_obeyed():
 
 
 def reconciled(targets: dict[str, ConnectionTarget], worker: int = 0) -> list[int]:
-    mine = command_queue(worker_id=f"worker-{worker}", group=worker, workers=WORKERS, patience_s=0.0)
+    mine = command_queue(worker_id=f"worker-{worker}", group=worker, workers=WORKERS, events_timeout_s=0.0)
     mine.reconcile(poll(targets=targets), 0)
     return connections(due(mine, LAST_MS))
 
@@ -230,7 +230,7 @@ def test_of_a_worker_target_and_that_of_the_run_the_newer_counts():
 
 
 def test_a_target_of_the_run_that_was_read_as_an_event_is_not_applied_again():
-    mine = command_queue(workers=WORKERS, patience_s=0.0)
+    mine = command_queue(workers=WORKERS, events_timeout_s=0.0)
     mine.receive(event(4, SetRunTarget(total_connections=9), due_in_ms=2_000), 0)
 
     assert mine.reconcile(poll(targets={"*": stored(9, 4, in_s=2.0)}), 0) is None

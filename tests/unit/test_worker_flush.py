@@ -60,7 +60,7 @@ class FlushHarness:
         self.clock, self.session = FakeClock(), Session()
         self.worker_state = WorkerSharedState(clock=self.clock)
         self.flush = ResultFlusher(self.session, me, "test", self.worker_state, self.clock, period_s=5.0)  # type: ignore[arg-type]
-        self.patience = RetryPolicy(stop=threading.Event(), clock=self.clock)
+        self.retries = RetryPolicy(stop=threading.Event(), clock=self.clock)
 
     def put(self, *numbers: int) -> None:
         for number in numbers:
@@ -133,7 +133,7 @@ def test_spooled_rows_are_uploaded_once_whatever_part_had_been_stored(harness: F
     assert contents(folder) == {"snapshot": 7, "log_line": 1}
     harness.session.rows["snapshots"] = [("2",), ("3",)]  # the answer to these was lost
 
-    done = upload(harness.session, harness.patience, folder)  # type: ignore[arg-type]
+    done = upload(harness.session, harness.retries, folder)  # type: ignore[arg-type]
 
     assert done == {"log_line": 1, "snapshot": 7}
     assert sorted(harness.stored) == [str(number) for number in range(7)]
@@ -148,7 +148,7 @@ def test_simultaneous_writes_of_all_workers_are_spread_over_a_while() -> None:
         harness, stopping = FlushHarness(me), threading.Event()
         harness.session.meanwhile = stopping.set
         harness.worker_state.say("WARNING", "all workers say this at the same moment")
-        harness.flush.run(stopping, harness.patience)
+        harness.flush.run(stopping, harness.retries)
         assert [row[5] for row in harness.session.rows["logs"]] == ["all workers say this at the same moment"]
         written_s.append(harness.clock.now_ns / NS_PER_S)
 
@@ -170,7 +170,7 @@ def test_a_worker_that_ends_does_not_wait_for_its_turn(harness: FlushHarness) ->
     harness.worker_state.say("WARNING", "one")
     stopping.set()
 
-    harness.flush.run(stopping, harness.patience)
+    harness.flush.run(stopping, harness.retries)
 
     assert harness.clock.now_ns == 0
     assert [row.message for row in harness.flush.unsent().logs] == ["one"]

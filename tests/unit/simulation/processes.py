@@ -389,7 +389,7 @@ class Recovery(OrchestratorProcess):
         retries = RetryPolicy(stop=self.never, clock=self.clock, attempts=3)
         while not self.world.tables.status.is_terminal:
             try:
-                done, left = recover_runs(session, patience, by="a user")
+                done, left = recover_runs(session, retries, by="a user")
                 for one in done:
                     self.world.recovered(one)
                 if any(one.living for one in left) and self.world.may_lead(self) and super().main() == 0:

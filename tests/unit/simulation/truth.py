@@ -45,6 +45,7 @@ LOGIN_BAND = 0.03  # around the limit of logging in: windows shift by the latenc
 IDLE_BAND_S = 0.5  # between two statements of a busy connection, and the latency of a response
 HARVEST_S = 1.0  # a worker notes a pause when it collects samples next, which may be in the next window
 SILENCE_MARGIN_S = 4.0  # leaders poll once a second, and heartbeats come every two
+SURPLUS_S = 0.5  # around its level a client may begin a statement: how exactly workers know the time of the plan
 TOLD_S = 0.002  # the precision of reported times
 
 Part = tuple[str, int | None]  # worker, stage

@@ -198,8 +198,7 @@ def _stairs(scenario: Scenario, plan: RunPlan, window: PlannedWindow, number: in
 
 
 def surplus(world: World, zero_s: float) -> list[tuple[str, int, float]]:
-    """Statements of slots that the plan did not want around the time when they began: worker, slot, and time of the
-    plan."""
+    """Statements of slots that the plan did not want when they began: worker, slot, and time of the plan."""
     plan, found = plan_run(world.scenario.load), []
     for number in range(world.scenario.load.workers or 1):
         worker_id = f"worker-{number}"

@@ -32,17 +32,17 @@ from loadgen.values import dataclass
 FloatArray = NDArray[np.float64]
 
 CONFIDENCE = 0.95
-SECONDS_MIN = 10  # fewer say nothing about how one second differs from the next
-SECONDS_MAX = 1_200  # of longer runs, neighbouring seconds are joined
+SECONDS_MIN = 10  # fewer seconds do not show the variation between seconds
+SECONDS_MAX = 1_200  # in longer runs, neighbouring seconds are joined
 
 _REPLICATES = 2_000
 _BLOCK_MIN = 5
 _BLOCKS_MIN = 3
 _LEAN_MAX = 0.95
 _STRATUM_MIN = 6  # a shorter stage is joined with the stage before it
-_LOG_MAX = 700.0  # beyond it there is no such number
+_LOG_MAX = 700.0  # a larger logarithm has no finite exponential
 _HALF = 0.5  # in place of a count of 0, which has no logarithm
-# Logarithms of the bounds of each bucket. The first and the last are open, and have one value.
+# Logarithms of the bounds of each bucket. The first and the last bucket are open, and have one bound.
 _LOG_LOW = np.log(np.concatenate((EDGES_NS[:1], EDGES_NS)).astype(np.float64))
 _LOG_HIGH = np.log(np.concatenate((EDGES_NS, EDGES_NS[-1:])).astype(np.float64))
 
@@ -63,7 +63,7 @@ class ConfidenceInterval:
         )
 
     def relative(self) -> ConfidenceInterval:
-        """From a difference of logarithms to a share: 0.1 is 10 % more."""
+        """The relative change for a difference of logarithms: 0.1 is 10 % more."""
         return ConfidenceInterval(*map(_relative, (self.point, self.low, self.high)))
 
 
@@ -71,19 +71,19 @@ class ConfidenceInterval:
 class SecondSeries:
     """The seconds of a run that lie wholly in its measurement, in order: all workers together."""
 
-    seconds: FloatArray  # how long each was
-    buckets: IntArray  # (second, bucket): response times of what succeeded
-    sums_ns: FloatArray  # of the same
+    seconds: FloatArray  # length of each second
+    buckets: IntArray  # (second, bucket): response times of successful statements
+    sums_ns: FloatArray  # of these response times
     succeeded: Mapping[str, IntArray]  # by statement
     failed: Mapping[str, IntArray]
-    stages: IntArray  # which stage each belongs to, from 0 on
-    earlier: IntArray  # what succeeded in each and had begun before the measurement: only for its rate in a chart
+    stages: IntArray  # the stage of each second, from 0
+    earlier: IntArray  # successful statements that began before the measurement: only for the rate in a chart
 
     def __len__(self) -> int:
         return len(self.seconds)
 
     def joined(self) -> SecondSeries:
-        """At most SECONDS_MAX rows, each the sum of as many neighbours; a stage keeps the rows it begins."""
+        """At most SECONDS_MAX rows, each the sum of equally many seconds. A row has the stage of its first second."""
         size = -(-len(self) // SECONDS_MAX)
         if size <= 1:
             return self
@@ -158,7 +158,7 @@ class BootstrapReplicates:
 
 
 def difference(point: float, first: FloatArray, second: FloatArray) -> ConfidenceInterval:
-    """From the deviations of two runs: the interval around the difference second - first, which was `point`."""
+    """The interval of the difference second - first, measured as `point`, from the deviations of both runs."""
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(second - first, (tail, 1 - tail))
     return ConfidenceInterval(point, min(point, point + float(low)), max(point, point + float(high)))
@@ -184,7 +184,7 @@ def log_quantile(counts: IntArray, per_mille: float) -> float:
 
 
 def quantile_span(counts: IntArray, per_mille: int, effect: float) -> ConfidenceInterval:
-    """The logarithm of a percentile between the values at Woodruff's ranks; `effect` is the d of above."""
+    """The logarithm of a percentile between the values at Woodruff's ranks; `effect` is the design effect d."""
     p = per_mille / 1_000
     reach = 1_000 * z_of(1) * math.sqrt(effect * p * (1 - p) / max(int(counts.sum()), 1))
     low, high = per_mille - reach, per_mille + reach
@@ -214,7 +214,7 @@ def design_effect(counts: IntArray, per_mille: int, deviations: FloatArray) -> f
 
 
 def share_difference(failed: Sequence[int], tried: Sequence[int]) -> ConfidenceInterval:
-    """Of two shares, by Newcombe's intervals, which are also right where nothing failed."""
+    """The interval of a difference of shares by Newcombe's method, which is also valid if nothing failed."""
     (first, second), z = [part / max(whole, 1) for part, whole in zip(failed, tried, strict=True)], z_of(1)
     (low_a, high_a), (low_b, high_b) = (_wilson(part, whole, z) for part, whole in zip(failed, tried, strict=True))
     point = second - first
@@ -233,7 +233,7 @@ def _wilson(part: int, whole: int, z: float) -> tuple[float, float]:
 
 
 def _log_quantiles(below: FloatArray, per_mille: float, low: FloatArray, high: FloatArray) -> FloatArray:
-    """One percentile per row of cumulated counts. Inside a bucket, times are taken to be even in proportion."""
+    """The logarithm of a percentile per row of cumulative counts. Inside a bucket, times are taken as log-uniform."""
     ranks = below[:, -1] * (per_mille / 1_000)
     found = np.minimum((below < ranks[:, np.newaxis]).sum(axis=1), below.shape[1] - 1)
     each = np.arange(len(below))
@@ -266,7 +266,7 @@ def _strata(series: SecondSeries) -> list[_Stratum]:
 
 
 def _block(series: SecondSeries, part: slice) -> int:
-    """How many neighbours are drawn together."""
+    """The number of neighbouring seconds that are drawn together."""
     counts = series.buckets[part].sum(axis=1)
     length = len(counts)
     lean = max(_lean(counts / series.seconds[part]), _lean(series.sums_ns[part] / np.maximum(counts, 1)))
@@ -275,14 +275,14 @@ def _block(series: SecondSeries, part: slice) -> int:
 
 
 def _lean(values: FloatArray) -> float:
-    """The correlation of each value with the next, from 0 on."""
+    """The correlation of each value with the next; a negative one counts as 0."""
     apart = values - values.mean()
     total = float(apart @ apart)
     return min(max(float(apart[1:] @ apart[:-1]) / total, 0.0), _LEAN_MAX) if total > 0 else 0.0
 
 
 def _stretch(stratum: _Stratum) -> float:
-    """A mean of few blocks is close to its blocks; and a spread known from few asks for Student's quantile."""
+    """The factor for deviations: few blocks understate the spread, and its estimate requires Student's quantile."""
     freedom = 2 * (stratum.length / stratum.block - 1)  # of the two runs that are compared
     student = 1 + (z_of(1) ** 2 + 1) / (4 * freedom)  # to first order, in units of the normal quantile
     return student * math.sqrt(stratum.length / (stratum.length - stratum.block))
@@ -297,7 +297,7 @@ def _weights(strata: Sequence[_Stratum], rng: np.random.Generator) -> FloatArray
 
 
 def _draw(stratum: _Stratum, rng: np.random.Generator) -> IntArray:
-    """Numbers of seconds, block by block, as many as there are; behind the last comes the first."""
+    """Positions of drawn seconds, block by block, as many as the stage has. The last is followed by the first."""
     length, block = stratum.length, stratum.block
     starts = rng.integers(0, length, (_REPLICATES, -(-length // block)))
     drawn = (starts[:, :, np.newaxis] + np.arange(block)) % length

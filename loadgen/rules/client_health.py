@@ -1,15 +1,15 @@
 """Did the client limit the result? The rule for the effect of a worker's process on what it measures. Pure.
 
     CPU of a worker            warning from 60 % of a core on, INVALID from 85 %; in its busiest minute
-    lateness, mean over time   what the client adds to avg and takes from qps, at most. Above 3 % of the mean service
-                               time a warning, above 10 % and 1 ms INVALID
-    lateness, p99 over time    what percentiles can be off by, at most. A threshold that is missed by less is
-                               undecided: INVALID, not failed
+    lateness, mean over time   the largest increase of avg and decrease of qps that the client may cause. Above 3 % of
+                               the mean service time a warning, above 10 % and 1 ms INVALID
+    lateness, p99 over time    the largest error of percentiles that the client may cause. A threshold that is missed by
+                               less is undecided: INVALID, not failed
     gaps                       lateness of 500 ms or more: the process was paused. Above 1 % of the time INVALID
     client lag, mean           open loop: how late the client sent what was due, since a connection became free; since
                                it was due, if a connection was missing then. Judged like the mean lateness
-    pauses                     lateness of 100 ms or more, summed up. Above 1 % of the time p99 may be the client's: a
-                               warning. Above 5 % p95 may be, whatever the service time: INVALID
+    pauses                     lateness of 100 ms or more, summed up. Above 1 % of the time it may determine p99: a
+                               warning. Above 5 % it may determine p95, whatever the service time: INVALID
 
 Each worker is judged in each stage, or step of a search: a busy minute must not hide in an average.
 """
@@ -31,12 +31,12 @@ LATE_INVALID_MS = 1.0
 GAP_INVALID_PERCENT = 1.0  # of the time
 PAUSED_WARN_PERCENT = 1.0
 PAUSED_INVALID_PERCENT = 5.0
-CORES_TAKEN = 0.5  # used by other processes; from here on they are named as the likely cause
-STOLEN_FRACTION = 0.05  # of the cores, withheld by the host; likewise
+CORES_TAKEN = 0.5  # used by other processes; above this they are named as the likely cause
+STOLEN_FRACTION = 0.05  # of the cores, withheld by the host; above this the host is named as well
 
 _PAUSED = "its process was stopped and continued: SIGSTOP, a suspended machine or a frozen container"
 
-NAMED_MAX = 5  # workers, of those with the same trouble
+NAMED_MAX = 5  # workers with the same problem
 
 _AT_MOST, _AT_LEAST = (Operator.LT, Operator.LE), (Operator.GT, Operator.GE)
 _PERCENTILES = (
@@ -64,8 +64,8 @@ class ClientHealth:
     sent_late_mean_ms: float | None = None  # open loop: client lag
     others_cores: float | None = None  # used by other processes of the machine
     stolen_cores: float | None = None  # withheld by the host of a virtual machine
-    cores: int | None = None  # that it has
-    saturated: bool = False  # it makes the result worthless
+    cores: int | None = None  # of the machine
+    saturated: bool = False  # the result is INVALID because of it
 
     @classmethod
     def of(cls, effect: ClientResourceUse | None) -> ClientHealth:
@@ -86,7 +86,7 @@ class ClientHealth:
         )
 
     def saturation(self, service_mean_ms: float | None) -> str | None:
-        """Why the client, and not the server, may be what was measured; None: it was not."""
+        """Why the client, and not the server, may have limited the result; None: the client did not."""
         cpu_percent, late_ms = self._busiest_percent, self.wakeup_mean_ms
         if cpu_percent >= CPU_INVALID_PERCENT:
             when = "" if cpu_percent == self.cpu_percent_of_core else " in its busiest minute"
@@ -158,7 +158,7 @@ class ClientHealth:
 
     @property
     def taken_cores(self) -> str | None:
-        """That other processes and the host left no core free on this machine; None: they did, or it is not known."""
+        """How other processes and the host used all cores of the machine; None: a core was free, or it is not known."""
         stolen = self._stolen or 0.0
         if self.others_cores is None or self.cores is None or self.others_cores + stolen < self.cores - CORES_TAKEN:
             return None
@@ -167,7 +167,7 @@ class ClientHealth:
 
     @property
     def _starved(self) -> str:
-        """The other reason why a process did not run, where there is evidence for it."""
+        """Another reason why the process did not run, if there is evidence for it."""
         if self.taken_cores:
             return f", or had no core to run on: {self.taken_cores}"
         if self._stolen:
@@ -176,7 +176,7 @@ class ClientHealth:
 
     @property
     def _stolen(self) -> float | None:
-        """Cores that the host withheld, where that is more than the noise of a shared machine."""
+        """Cores that the host withheld, if they are more than the noise of a shared machine."""
         if self.stolen_cores is None or self.cores is None or self.stolen_cores < STOLEN_FRACTION * self.cores:
             return None
         return self.stolen_cores
@@ -222,7 +222,7 @@ def judge_client(parts: Sequence[ClientPart], *, shares_machine: bool = False) -
 
 def _few(texts: Sequence[str]) -> tuple[str, ...]:
     more = len(texts) - NAMED_MAX
-    return (*texts[:NAMED_MAX], *([f"the client was like that {more} times more"] if more > 0 else []))
+    return (*texts[:NAMED_MAX], *([f"the client had such a problem {more} more times"] if more > 0 else []))
 
 
 def worst(healths: Iterable[ClientHealth]) -> ClientHealth:
@@ -252,7 +252,7 @@ def worst(healths: Iterable[ClientHealth]) -> ClientHealth:
 def client_share(
     check: ThresholdCheck, value: float, health: ClientHealth, service_mean_ms: float | None, *, open_loop: bool
 ) -> float | None:
-    """How much of a value may come from the client, when without it a missed threshold may have been met; else None."""
+    """The part of a value that the client may have caused, if it may be why the threshold was missed; else None."""
     missed_by = value - check.limit if check.operator in _AT_MOST else check.limit - value
     bound = _bound(check, value, health, service_mean_ms, open_loop=open_loop)
     return bound if bound is not None and 0.0 <= missed_by < bound else None
@@ -261,7 +261,7 @@ def client_share(
 def _bound(
     check: ThresholdCheck, value: float, health: ClientHealth, service_mean_ms: float | None, *, open_loop: bool
 ) -> float | None:
-    """How much worse than the truth a value may be, in its unit; None: not at all."""
+    """The largest error of a value to its disadvantage, in its unit; None: the client causes no such error."""
     late_ms = health.wakeup_mean_ms
     if check.metric is ThresholdMetric.QPS and check.operator in _AT_LEAST:
         if open_loop or late_ms is None or service_mean_ms is None or late_ms >= service_mean_ms:

@@ -32,7 +32,7 @@ _FIRST = (
     "target",
     "warehouse",
     "connection",
-)  # sections by how much they say about a difference
+)  # sections, the most informative ones first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +52,12 @@ class SettingDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConditions:
-    """What a run was made with: the stored scenario, and what was found around it."""
+    """The conditions of a run: the stored scenario and the environment."""
 
     config: Mapping[str, Any]
     environment: Mapping[str, Any]  # of summary.json
     workers: int
-    warehouse_sizes: tuple[str, ...]  # seen while it ran, each once, in order
+    warehouse_sizes: tuple[str, ...]  # observed during the run, each once, in order
 
 
 def why_not_comparable(letter: str, run_id: str, status: str, summary: Mapping[str, Any] | None) -> str | None:
@@ -77,7 +77,7 @@ def why_not_comparable(letter: str, run_id: str, status: str, summary: Mapping[s
 
 
 def differences(a: RunConditions, b: RunConditions, varied: Sequence[str] = ()) -> tuple[SettingDifference, ...]:
-    """Everything that is not the same, by key; what forbids a comparison first."""
+    """All differences by key; those that forbid a comparison come first."""
     names = tuple(map(key_as_written, varied))
     found = [
         SettingDifference(key=key, a=first, b=second, matters=_matters(key), varied=_is_at_or_below(key, names))
@@ -87,7 +87,7 @@ def differences(a: RunConditions, b: RunConditions, varied: Sequence[str] = ()) 
 
 
 def unmatched_keys(varied: Iterable[str], found: Iterable[SettingDifference]) -> list[str]:
-    """Keys the user named that do not differ: perhaps they are misspelt."""
+    """Keys that the user named and that do not differ: they may be misspelt."""
     keys = [one.key for one in found]
     return [name for name in varied if not any(_is_at_or_below(key, [key_as_written(name)]) for key in keys)]
 
@@ -111,13 +111,13 @@ def driver_major(environment: Mapping[str, Any]) -> str:
 
 
 def driver_lightened(environment: Mapping[str, Any]) -> bool | str:
-    """Runs that do not say so are older: their driver was, if it was one that could be."""
+    """Whether telemetry hooks were disabled. Older runs do not store it: connector 5 always had them disabled."""
     known: bool | str | None = environment.get("driver_lightened")
     return driver_major(environment) == "5" if known is None else known
 
 
 def _apart(key: str, a: Any, b: Any) -> Iterator[tuple[str, Any, Any]]:
-    """What differs below a key: (key, a, b). What only one of them has is one difference, however much is in it."""
+    """The differences below a key: (key, a, b). A section that only one run has is one difference."""
     if a == b or (_is_unset(a) and _is_unset(b)):
         return
     inner = [{} if one in ([], {}) else one for one in (a, b)]
@@ -169,7 +169,7 @@ class Measure(StrEnum):
 
     @property
     def per_mille(self) -> int | None:
-        """Of a percentile."""
+        """The percentile in thousandths; None: the metric is not a percentile."""
         return int(self.value[1:]) * 10 if re.fullmatch(r"p[0-9]{2}", self.value) else None
 
 
@@ -184,7 +184,7 @@ DEFAULTS: Mapping[Measure, float] = {
     Measure.MAX_CONCURRENCY: 0.10,
 }
 
-Subject = tuple[str | None, Measure]  # of one statement, or of all together
+Subject = tuple[str | None, Measure]  # a statement, or None for all together; and its metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,9 +54,9 @@ REGRESSION = 11  # exit code
 
 _WHOLE = (Measure.QPS, Measure.AVG, Measure.P50, Measure.P90, Measure.P95, Measure.P99, Measure.ERROR_RATE)
 _OF_STATEMENT = (Measure.QPS, Measure.P50, Measure.P95, Measure.P99, Measure.ERROR_RATE)
-_LONGER_MAX = 100  # beyond that, time is no remedy
+_LONGER_MAX = 100  # above this factor no longer measurement is suggested
 _TOO_FEW = "there are too few samples to bound the change"
-_SEEDS = (1, 2)  # of A and of B: they are resampled differently
+_SEEDS = (1, 2)  # of A and of B, so that they are resampled differently
 
 
 class ChangeVerdict(StrEnum):
@@ -68,7 +68,7 @@ class ChangeVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """One run's numbers."""
+    """The results of one run."""
 
     run_id: str
     scenario: str
@@ -86,17 +86,17 @@ class MetricChange:
     measure: Measure
     a: float | None  # ms, per second, a share, or a number of connections
     b: float | None
-    span: ConfidenceInterval | None  # of shares as a difference, else relative: 0.1 is 10 % more
+    span: ConfidenceInterval | None  # a difference of shares, else a relative change: 0.1 is 10 % more
     limit: float
     verdict: ChangeVerdict
-    counts: bool  # toward the verdict over all
+    counts: bool  # for the overall verdict
     certain: bool  # the verdict holds for the widened interval too
     why: str = ""
-    at_least: tuple[bool, bool] = (False, False)  # a, b: statements were cut off, the value is not below
+    at_least: tuple[bool, bool] = (False, False)  # of a, of b: a lower bound, because statements were cut off
 
     @property
     def point(self) -> float | None:
-        """The change itself, known also where there is no interval."""
+        """The change, which may be known without an interval."""
         if self.span is not None:
             return self.span.point
         if self.a is None or self.b is None or any(self.at_least):
@@ -173,7 +173,7 @@ class _Found:
     measure: Measure
     a: float | None
     b: float | None
-    span: ConfidenceInterval | None = None  # of shares as a difference, else of logarithms
+    span: ConfidenceInterval | None = None  # of a difference of shares, else of logarithms
     why: str = ""
     at_least: tuple[bool, bool] = (False, False)
 
@@ -212,17 +212,17 @@ def _judged(found: _Found, limits: ChangeLimits, comparisons: int) -> MetricChan
 
 
 def _doubt(measure: Measure, span: ConfidenceInterval, limit: float) -> str:
-    """The reason why there is no verdict, and roughly how much longer to measure: intervals shrink with the root of
-    the time."""
+    """The reason why there is no verdict, and roughly how much longer to measure: the width of an interval shrinks
+    with the square root of the time."""
     size, reach = abs(span.point), max(span.point - span.low, span.high - span.point)
     if math.isinf(reach):
         searched = measure is Measure.MAX_CONCURRENCY
         return "a search ended at its highest level: the maximum may be higher" if searched else _TOO_FEW
-    room = size if size > limit else limit - size  # what the interval may not reach beyond
+    room = size if size > limit else limit - size  # the largest half width that gives a verdict
     what = "the interval is too wide to tell" if span.low <= 0 <= span.high else "it may or may not exceed the limit"
     if room <= 0 or reach > _LONGER_MAX**0.5 * room:
         return what
-    return f"{what}; measuring {math.ceil((reach / room) ** 2)} times as long may tell"
+    return f"{what}; measuring {math.ceil((reach / room) ** 2)} times as long may decide it"
 
 
 def _overall(changes: Sequence[MetricChange]) -> ChangeVerdict:
@@ -242,10 +242,10 @@ def _reason(verdict: ChangeVerdict, changes: Sequence[MetricChange]) -> str:
     counting = [change for change in changes if change.counts]
     if verdict in (ChangeVerdict.WORSE, ChangeVerdict.BETTER):
         decisive = [change for change in counting if change.verdict is verdict and change.certain]
-        return ", ".join(_said(change) for change in decisive[:3]) + (", …" if len(decisive) > 3 else "")
+        return ", ".join(_change_text(change) for change in decisive[:3]) + (", …" if len(decisive) > 3 else "")
     if verdict is ChangeVerdict.EQUIVALENT:
-        parts = sum(change.verdict is not ChangeVerdict.EQUIVALENT for change in counting)  # of single statements
-        undecided = f"; {counted(parts, 'metric')} of single ones undecided" if parts else ""
+        parts = sum(change.verdict is not ChangeVerdict.EQUIVALENT for change in counting)  # statements
+        undecided = f"; {counted(parts, 'metric')} of single statements undecided" if parts else ""
         return f"all statements together are within their limits{undecided}"
     open_ones: dict[str, list[str]] = {}
     for change in counting:
@@ -254,7 +254,7 @@ def _reason(verdict: ChangeVerdict, changes: Sequence[MetricChange]) -> str:
     return "; ".join(f"{', '.join(names)}: {why}" for why, names in list(open_ones.items())[:3])
 
 
-def _said(change: MetricChange) -> str:
+def _change_text(change: MetricChange) -> str:
     name = f"{change.statement}.{change.measure}" if change.statement is not None else change.measure.value
     assert change.span is not None
     unit = " points" if change.measure is Measure.ERROR_RATE else " %"
@@ -266,7 +266,7 @@ def _check_limits(limits: ChangeLimits, names: Sequence[str], *, searched: bool)
         known = {Measure.MAX_CONCURRENCY} if searched else set(_WHOLE) if statement is None else set(_OF_STATEMENT)
         if statement is not None and statement not in names:
             raise UsageError(
-                f"--limit: both runs have no statement {printable(statement, 100)}",
+                f"--limit: the runs have no common statement {printable(statement, 100)}",
                 remedy=f"They share {', '.join(printable(name, 60) for name in names[:20])}.",
             )
         if measure not in known:
@@ -277,7 +277,7 @@ def _check_limits(limits: ChangeLimits, names: Sequence[str], *, searched: bool)
             )
 
 
-# --- finding ---------------------------------------------------------------------------------------------------------
+# --- changes and their intervals -------------------------------------------------------------------------------------
 
 
 class _Pair:
@@ -386,7 +386,7 @@ def _obstacle(measure: Measure, values: Sequence[float | None], bounds: Sequence
 
 
 def _maximum(a: MeasuredRun, b: MeasuredRun) -> _Found:
-    """The maximum lies between the level that held and the one that did not: the interval is made of these."""
+    """The change of the maximum, which lies between the highest level that held and the lowest one that failed."""
     (low_a, high_a), (low_b, high_b) = _bracket(a), _bracket(b)
     held_a, failed_a, held_b, failed_b = map(math.log, (low_a, high_a, low_b, high_b))
     span = ConfidenceInterval(held_b - held_a, held_b - failed_a, failed_b - held_a)

@@ -34,7 +34,7 @@ FloatArray = NDArray[np.float64]
 
 MIXTURES = ((1.0, 0.75), (100.0, 0.25))  # variance of effects, and weight
 LAST_PART = 0.8  # of the error, for the planned last look
-ABOVE, BELOW, WITHIN, OPEN = 1, -1, 2, 0  # what an interval says of a difference
+ABOVE, BELOW, WITHIN, OPEN = 1, -1, 2, 0  # where an interval lies, relative to 0 and the margin
 
 
 @lru_cache(maxsize=4_096)
@@ -47,7 +47,7 @@ def half_width(blocks: int, error: float, *, last: bool) -> float:
 
 
 def _mixture_width(blocks: int, error: float) -> float:
-    """Where the weighted sum of the likelihood ratios, which grows with the distance from the mean, is at the bound."""
+    """The distance from the mean at which the weighted sum of the likelihood ratios reaches the bound."""
     bound = -math.log(error)
     if _mixture_log(math.inf, blocks) <= bound:
         return math.inf

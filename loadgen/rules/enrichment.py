@@ -20,7 +20,7 @@ SERVER_TIME_KINDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrichmentCount:
-    """How many rows of a statement have a status; without a query id they cannot be joined."""
+    """The number of rows of a statement with a status. Rows without a query id cannot be joined."""
 
     statement_name: str
     identified: bool
@@ -43,12 +43,12 @@ class ServerTimeBreakdown:
 
     samples: int
     overhead_ms: float
-    parts: dict[str, ServerTimeStats]  # those of PARTS that the server gave
+    parts: dict[str, ServerTimeStats]  # those of PARTS that the server reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrichmentResult:
-    """How far the enrichment of a run has come."""
+    """The state of the enrichment of a run."""
 
     run_id: str
     status: RunEnrichment
@@ -79,7 +79,7 @@ def counts_of(tally: Sequence[EnrichmentCount]) -> dict[RowEnrichment, int]:
 
 
 def status_of(counts: Mapping[RowEnrichment, int]) -> RunEnrichment:
-    """What the rows say of the run."""
+    """The enrichment status of a run, from the statuses of its rows."""
     if counts[RowEnrichment.PENDING]:
         return RunEnrichment.PENDING
     if counts[RowEnrichment.NOT_FOUND] or counts[RowEnrichment.FAILED]:
@@ -90,7 +90,7 @@ def status_of(counts: Mapping[RowEnrichment, int]) -> RunEnrichment:
 def reasons_of(
     tally: Sequence[EnrichmentCount], *, transactions: frozenset[str], hybrid: frozenset[str], dropped: int = 0
 ) -> tuple[str, ...]:
-    """Why not every logged statement is enriched, most definite first."""
+    """Why not every logged statement is enriched; the most certain reasons come first."""
     missing = (dropped, "are missing in the query log: more than query_log.max_rows, or it could not be written")
     return tuple(f"{count:,} {why}" for count, why in (missing, *_reasons(tally, transactions, hybrid)) if count) or (
         () if tally else ("the query log kept no statement",)

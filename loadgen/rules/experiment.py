@@ -36,8 +36,8 @@ from loadgen.values import dataclass
 
 ERROR = 0.05  # probability of any wrong decision in an experiment, over all pairs and metrics
 PERCENTILE_RESOLUTION = math.log(1.01)  # a percentile is exact to 1 %, half of a bucket
-LIMITS_PART = 0.05  # of the error, for arms that are outside the limits, where prices depend on them
-LOST_BLOCKS_MAX = 2  # in a row
+LIMITS_PART = 0.05  # of the error, for deciding which arms are outside the limits, if prices are compared
+LOST_BLOCKS_MAX = 2  # consecutive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,20 +112,20 @@ class BlockValues:
 class ArmComparison:
     """Arm b compared with arm a in one metric. Changes are fractions: 0.05 means that b is 5 % above a.
 
-    A price is that of statements inside the limits: a measurement outside them costs, and serves nothing. So the price
-    of an arm that broke its limits is at least what its statements cost, and has no upper bound.
+    A price is that of statements inside the limits: the credits of a measurement outside them count, its statements do
+    not. So the price of an arm that broke its limits is at least what its statements cost, and has no upper bound.
     """
 
     metric: ExperimentMetric
     a: str
     b: str
     margin: float
-    change: float | None  # None: there is no block yet, or an arm served nothing inside the limits
+    change: float | None  # None: there is no block yet, or an arm was never inside the limits
     low: float  # -1: no lower bound
     high: float  # inf: no upper bound
-    decision: Decision  # about b
-    by_block: tuple[float, ...]  # the change in each block; of prices that of all statements
-    broken: tuple[int, int] = (0, 0)  # of prices: blocks in which a and b were outside the limits
+    decision: Decision  # about b, compared with a
+    by_block: tuple[float, ...]  # the change in each block; a price is that of all statements
+    broken: tuple[int, int] = (0, 0)  # for prices: blocks in which a and b were outside the limits
 
 
 def compare_arms(design: ExperimentDesign, blocks: Sequence[BlockValues], *, final: bool) -> tuple[ArmComparison, ...]:
@@ -264,7 +264,7 @@ def next_step(
     expensive block so far."""
     if len(blocks) >= design.blocks_min and all(one.decision is not Decision.UNDECIDED for one in found):
         return ExperimentEnding.DECIDED
-    if progress.lost_in_a_row >= LOST_BLOCKS_MAX:  # also of the last blocks: what failed is the answer
+    if progress.lost_in_a_row >= LOST_BLOCKS_MAX:  # also after the last blocks: their failures are the result
         return ExperimentEnding.LOST_BLOCKS
     if progress.begun >= design.blocks_max:
         return ExperimentEnding.BLOCKS
@@ -285,17 +285,17 @@ NOISE = 0.03  # assumed deviation of a measurement, for the detectable differenc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCredits:
-    """Of the warehouses under test, in the worst case: all blocks, with every measurement repeated and the full drain
-    time. Without query acceleration, which no estimate has."""
+    """Credits of the warehouses under test in the worst case: all blocks, with every measurement repeated and the
+    full drain time. Query acceleration is not included, because its credits cannot be estimated."""
 
-    by_arm: Mapping[str, float]  # arms whose size the file has
-    by_size: Mapping[str, float]  # of all arms, if the other ones had this size; empty: there is no other one
+    by_arm: Mapping[str, float]  # arms whose size is in the file
+    by_size: Mapping[str, float]  # of all arms, if those without a size in the file had this one; empty: there are none
     block: float | None  # of one block as planned; None: a size is not known
     accelerated: tuple[str, ...]  # arms with query acceleration
 
     @property
     def total(self) -> float | None:
-        """None: a size is not known."""
+        """Credits of all arms; None: a size is not known."""
         return None if self.by_size else math.fsum(self.by_arm.values())
 
 
@@ -393,7 +393,7 @@ def _rate(file: ExperimentFile, arm: str, size: WarehouseValue | None) -> float 
 
 
 def experiment_plan_text(plan: ExperimentPlan) -> str:
-    """As text."""
+    """The plan as text."""
     lines = [
         f"{printable(plan.name)}: {counted(len(plan.arms), 'arm')}, {counted(plan.comparisons, 'comparison')}",
         "",
@@ -424,8 +424,8 @@ def _time_left(plan: ExperimentPlan) -> list[str]:
 
 
 def _room(limit: str, blocks: int, needed: int) -> str:
-    told = f"  {limit}, has room for {counted(blocks, 'block')} at most"
-    return f"{told}." if blocks >= needed else f"{told}, and {needed} are needed to decide."
+    room = f"  {limit}, has room for {counted(blocks, 'block')} at most"
+    return f"{room}." if blocks >= needed else f"{room}, and {needed} are needed to decide."
 
 
 def _credits_text(plan: ExperimentPlan) -> list[str]:
@@ -470,7 +470,7 @@ def _detectable_text(plan: ExperimentPlan) -> list[str]:
 
 
 def experiment_plan_data(plan: ExperimentPlan) -> dict[str, Any]:
-    """As JSON."""
+    """The plan as JSON data."""
     return {
         "name": plan.name,
         "arms": list(plan.arms),

@@ -8,7 +8,7 @@
 
 A step gives its level one vote: held or failed. A level with votes of both kinds is measured again until one kind has
 two votes more. A step in which the client was the limit, or whose load was not delivered, has no vote and is measured
-once more; the same again, and the search does not go above that level: the answer is then a lower bound.
+once more. If that happens again, the search does not go above that level: the answer is then a lower bound.
 
 What comes next depends on the judged steps and on nothing else, so a search can be continued from the stored steps.
 """
@@ -26,8 +26,8 @@ from loadgen.units import counted
 from loadgen.values import dataclass
 
 GAP_MIN = 0.05  # of the best level: refining ends below it
-VOTE_MARGIN = 2  # votes: what a level needs at both ends of the gap, and the majority once it was judged both ways
-REPEATS_MIN = 6  # steps of the cap that are left for repeating others
+VOTE_MARGIN = 2  # votes that the levels at both ends of the gap need; the majority if a level has votes of both kinds
+REPEATS_MIN = 6  # minimum number of steps for repeating others
 
 
 class SearchStage(StrEnum):
@@ -35,7 +35,7 @@ class SearchStage(StrEnum):
     CONFIRM = "confirm"  # the best level
     VERIFY = "verify"  # the failed level
     REFINE = "refine"
-    REPEAT = "repeat"  # a level that was judged both ways, or a step that is no evidence about the server
+    REPEAT = "repeat"  # a level with votes of both kinds, or a step without a vote
     DONE = "done"
 
 
@@ -51,7 +51,7 @@ class SearchConfidence(StrEnum):
 class FindMaxCap:
     """Limits that a search never exceeds."""
 
-    levels: tuple[int, ...]  # the climb, should every level hold
+    levels: tuple[int, ...]  # the climb, if every level holds
     steps: int
     steps_s: float  # without repeated and extended steps
     longest_s: float  # every step allowed, each extended as far as possible
@@ -59,7 +59,7 @@ class FindMaxCap:
 
 @lru_cache(maxsize=16)
 def find_max_cap(config: FindMaxSettings) -> FindMaxCap:
-    """Steps to climb, to confirm both ends and to bisect, and for repeats as many as the climb has, at least six."""
+    """Steps to climb, to confirm both ends and to bisect; and for repeats as many as for the climb, at least six."""
     levels = (*range(config.start, config.maximum, config.increment), config.maximum)
     clear = len(levels) + 2
     if config.refine:
@@ -89,7 +89,7 @@ def _is_gap(low: int, high: int) -> bool:
 # --- a level ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)  # no slots: properties are kept, because the search asks for them again and again
+@dataclass(frozen=True)  # no slots: the search reads the cached properties many times
 class _Level:
     """All steps with the same number of connections, in order."""
 
@@ -117,7 +117,7 @@ class _Level:
 
     @cached_property
     def is_undecided(self) -> bool:
-        """Has the level both verdicts, and does neither lead by two votes?"""
+        """Has the level votes of both kinds, and does neither kind lead by two votes?"""
         return self.is_contradictory and abs(self.votes - self.against) < VOTE_MARGIN
 
     @cached_property
@@ -269,7 +269,7 @@ class FindMaxSearch:
         )
 
     def _reason(self, best: _Level | None, failed: _Level | None, limited: _Level | None, *, is_complete: bool) -> str:
-        """One sentence."""
+        """The reason of the result, one sentence."""
         why = self.stopped or f"the {len(self.steps)} steps allowed have run out"
         if is_complete and limited is not None:
             why = f"limited by the client at {limited.connections}: {limited.steps[-1].reason}"
@@ -306,15 +306,15 @@ def _best(levels: list[_Level]) -> _Level | None:
 
 
 def _supported(levels: list[_Level], best: _Level | None) -> _Level | None:
-    """The highest level up to `best` with two votes, of its steps or of higher levels that held."""
+    """The highest level up to `best` with two votes, from its steps or from higher levels that held."""
     if best is None:
         return None
-    known = [
+    supported = [
         level for level in levels if level.connections <= best.connections and _support(levels, level) >= VOTE_MARGIN
     ]
-    return known[-1] if known else levels[0]
+    return supported[-1] if supported else levels[0]
 
 
 def _support(levels: list[_Level], least: _Level) -> int:
-    """Votes for a level: what holds with more connections holds with fewer."""
+    """Votes for a level: a vote that more connections hold is also a vote that fewer connections hold."""
     return sum(level.votes for level in levels if level.connections >= least.connections and level.held)

@@ -2,9 +2,9 @@
 
 A step fails by the first of: a queue in front of the warehouse, too many errors, a threshold, latency or throughput
 worse than allowed, or a plateau (more connections, no more throughput). Percentiles are compared by their 95 % bounds:
-while they leave it open the step goes on, at most three times as long, then the point estimate decides.
+while they do not decide, the step is extended, at most to three times its length; then the point estimate decides.
 
-A step in which the client was the limit, or whose load was not delivered, says nothing about the server. Nor does a
+A step in which the client was the limit, or whose load was not delivered, is no evidence about the server. Neither is a
 step that would fail by no more than the client may have added to its times, or taken from its throughput.
 """
 
@@ -36,7 +36,7 @@ class StepOutcome(StrEnum):
     CLIENT_LIMIT = "CLIENT_LIMIT"  # neither held nor failed
 
 
-# --- what is known ---------------------------------------------------------------------------------------------------
+# --- observations ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class PercentileEstimate:
 
 
 class StepLatency(Protocol):
-    """Response times of a step. Those of several steps add up."""
+    """Response times of a step; those of several steps can be added."""
 
     @property
     def p95(self) -> PercentileEstimate | None: ...  # None: too few samples
@@ -61,9 +61,9 @@ class StepLatency(Protocol):
 class SloCheck:
     """The thresholds of the scenario, judged by the results of the step."""
 
-    missed: str | None = None  # the first that is not met
-    sure: bool = True  # False: the bounds of a percentile leave it open
-    by_client: bool = False  # it may be missed only because of the client
+    missed: str | None = None  # the first threshold that is not met
+    sure: bool = True  # False: the bounds of a percentile do not decide it
+    by_client: bool = False  # the threshold may be missed only because of the client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class ClientBound:
 
     @classmethod
     def of(cls, health: ClientHealth, mean_ms: float | None, *, shares_machine: bool) -> ClientBound:
-        """How late threads woke up bounds what is added to times, and taken from the throughput of a closed loop."""
+        """Late wake-ups of threads bound the errors of times, and of the throughput of a closed loop."""
         return cls(
             percentile_ms=health.wakeup_p99_ms or 0.0,
             qps_fraction=(health.wakeup_mean_ms or 0.0) / mean_ms if mean_ms else 0.0,
@@ -98,7 +98,7 @@ class StepObservation:
     latency: StepLatency
     slo: SloCheck = SloCheck()
     queue_seen: bool = False
-    client_limit: str | None = None  # why it is no evidence about the server
+    client_limit: str | None = None  # why the step is no evidence about the server
     client: ClientBound = ClientBound()
 
 
@@ -160,7 +160,7 @@ def judge(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepObser
             return JudgedStep(
                 number=number, shown=shown, outcome=outcome, reason=reason, low_confidence=not finding.sure
             )
-    # A slow first step lets levels hold that would not.
+    # If the first step was slow, levels hold that would otherwise fail.
     low_confidence = low_confidence or shown.client.starved_server is not None
     return JudgedStep(
         number=number, shown=shown, outcome=_HELD.outcome, reason=_HELD.reason, low_confidence=low_confidence
@@ -246,7 +246,7 @@ def _throughput(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: Ste
     if not held:
         return _HELD
     best_qps = max(_level_qps(held).values())
-    possible_qps = shown.qps / (1 - min(shown.client.qps_fraction, 0.5))  # without what the client may have cost
+    possible_qps = shown.qps / (1 - min(shown.client.qps_fraction, 0.5))  # without the effect of the client
     limit_qps = best_qps * (1 - config.qps_stability_pct / 100)
     if shown.qps < limit_qps:
         reason = f"{shown.qps:,.1f}/s is more than {config.qps_stability_pct:g} % below {best_qps:,.1f}/s"
@@ -275,7 +275,7 @@ def _by_client(finding: _Finding, shown: StepObservation) -> _Finding:
     client = shown.client
     added = f"up to {client.percentile_ms:.1f} ms of p95 and {100 * client.qps_fraction:.1f} % of the throughput"
     advice = f"; {client.advice}" if client.advice else ""
-    reason = f"{finding.reason}, which may be the client's doing ({added}){advice}"
+    reason = f"{finding.reason}, which the client may have caused ({added}){advice}"
     return replace(finding, outcome=StepOutcome.CLIENT_LIMIT, reason=reason)
 
 

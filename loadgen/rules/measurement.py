@@ -51,9 +51,9 @@ class MeasurementFigures:
     latency_ms: Mapping[str, float | None]
     qps: float
     error_rate: float
-    statements: int  # that succeeded
+    statements: int  # successful ones
     credits: float | None = None  # of the measured span; None: not known
-    limits: Mapping[str, bool] = field(default_factory=dict)  # by check: did it hold?
+    limits: Mapping[str, bool] = field(default_factory=dict)  # by check: whether it held
     warehouse: MeasuredWarehouse | None = None  # None: not known
 
     @property
@@ -183,7 +183,7 @@ def complete_blocks(design: ExperimentDesign, measured: Sequence[Measurement]) -
 
 
 def figures_document(figures: MeasurementFigures) -> dict[str, Any]:
-    """As stored, and as shown in JSON."""
+    """The figures as they are stored, and shown as JSON."""
     return {
         "values": dict(figures.values),
         "latency_ms": dict(figures.latency_ms),

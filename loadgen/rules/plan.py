@@ -1,4 +1,4 @@
-"""What a run does when: windows and targets in time, counted from the zero that START announces. Pure."""
+"""The plan of a run: windows and targets in time, counted from the zero that START announces. Pure."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class PlannedTarget:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
     measures_s: float  # when the measurement begins; before it, from zero on, is warm-up
-    ends_s: float | None  # when the last window closes; None: find_max, which ends when it knows
-    windows: tuple[PlannedWindow, ...] = ()  # measured ones
+    ends_s: float | None  # when the last window closes; None: find_max, whose results decide when it ends
+    windows: tuple[PlannedWindow, ...] = ()  # without the warm-up
     targets: tuple[PlannedTarget, ...] = ()
 
     @property
@@ -43,7 +43,7 @@ class RunPlan:
 
 
 def plan_run(load: Load) -> RunPlan:
-    """The whole course of a run."""
+    """The plan of a whole run."""
     if load.mode is LoadMode.FIND_MAX:
         return RunPlan(measures_s=load.warmup_s, ends_s=None)
     windows, at_s = [], load.warmup_s
@@ -55,7 +55,7 @@ def plan_run(load: Load) -> RunPlan:
 
 
 def _targets(load: Load, windows: list[PlannedWindow]) -> tuple[PlannedTarget, ...]:
-    """In a closed loop: the first level when it has a ramp, then every other stage."""
+    """In a closed loop: the first level if it has a ramp, then every other stage."""
     if load.mode is not LoadMode.CONCURRENCY:
         return ()
     targets = []
@@ -70,7 +70,7 @@ def _targets(load: Load, windows: list[PlannedWindow]) -> tuple[PlannedTarget, .
     return tuple(targets)
 
 
-# --- what is to be delivered: by step, of one worker; a plan that was aborted ends `until_s` -------------------------
+# --- the planned load of one worker by step; `until_s`: when an aborted plan ended -----------------------------------
 
 
 def planned_connection_ms(
@@ -110,7 +110,7 @@ def planned_arrivals(
 
 
 def _end_s(window: PlannedWindow, until_s: float | None) -> float:
-    """When a window closes; not before it opens."""
+    """When a window closes, but not before it opens."""
     end_s = window.starts_s + window.duration_s
     return end_s if until_s is None else max(window.starts_s, min(end_s, until_s))
 

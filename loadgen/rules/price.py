@@ -15,7 +15,7 @@ from typing import Any
 from loadgen.model.warehouse import CreditRates, WarehouseKind
 from loadgen.values import dataclass
 
-BILLED_MIN_S = 60.0  # of whatever starts
+BILLED_MIN_S = 60.0  # for each start
 HOUR_S = 3600.0
 
 
@@ -48,9 +48,9 @@ def credits_between(
 
 
 def billed_credits(samples: Sequence[WarehouseSample], end_s: float, rates: CreditRates) -> float | None:
-    """Credits of a run as Snowflake bills them: by the second, and at least a minute for whatever starts in it: a
-    resume, a further cluster, the added part of a larger size. Of what runs on, the run has the time until its end, or
-    the minute. None: there is no sample, or the table has no rate for it."""
+    """Credits of a run as Snowflake bills them: by the second, and at least a minute for each start in it: a resume,
+    a further cluster, the added part of a larger size. A cluster that still runs at the end of the run counts until
+    then, or for its first minute. None: there is no sample, or the table has no rate for it."""
     if not samples:
         return None
     samples = sorted(samples, key=lambda sample: sample.at_s)
@@ -58,14 +58,14 @@ def billed_credits(samples: Sequence[WarehouseSample], end_s: float, rates: Cred
     if None in known:
         return None
     first, end_s = samples[0], max(end_s, samples[-1].at_s)
-    run_s = min(0.0, first.at_s)  # what was resumed before is a start of another run
+    run_s = min(0.0, first.at_s)  # an earlier resume is not a start of this run
     resumed_s = first.resumed_s if first.resumed_s is not None and run_s <= first.resumed_s < first.at_s else None
     totals = [(rate or 0.0) * sample.clusters for rate, sample in zip(known, samples, strict=True)]
     edges = [first.at_s if resumed_s is None else resumed_s, *(sample.at_s for sample in samples[1:]), end_s]
     used = math.fsum(
         total * (last_s - first_s) for total, (first_s, last_s) in zip(totals, pairwise(edges), strict=True)
     )
-    starts = [(-math.inf if resumed_s is None else resumed_s, totals[0])]  # when, credits per hour; the newest last
+    starts = [(-math.inf if resumed_s is None else resumed_s, totals[0])]  # (time, credits per hour), the newest last
     for (before, total), sample in zip(pairwise(totals), samples[1:], strict=True):
         if total > before:
             starts.append((sample.at_s, total - before))
@@ -75,7 +75,7 @@ def billed_credits(samples: Sequence[WarehouseSample], end_s: float, rates: Cred
 
 
 def _rest_of_first_minutes(starts: list[tuple[float, float]], stopped: float, at_s: float) -> float:
-    """Credits per hour × seconds. What started last is assumed to stop first; it is removed from `starts`."""
+    """Credits per hour × seconds. The newest starts are assumed to stop first, and are removed from `starts`."""
     added = 0.0
     while stopped > 1e-9 and starts:
         begun_s, rate = starts.pop()
@@ -88,17 +88,17 @@ def _rest_of_first_minutes(starts: list[tuple[float, float]], stopped: float, at
 
 
 def price_inside(prices: Sequence[float], inside: int) -> float | None:
-    """The price of an arm: of 1,000 statements inside the limits. `prices` are those of the statements of each
-    measurement; `inside` of the measurements kept the limits, the others cost credits and served nothing. A geometric
-    mean, because arms are compared by ratios. None: nothing was served."""
+    """The price of 1,000 statements of an arm inside the limits. `prices` are those of the statements of each
+    measurement. `inside` measurements kept the limits; of the others only the credits count. A geometric mean, because
+    arms are compared by ratios. None: no measurement kept the limits."""
     if not inside or not prices:
         return None
     return math.exp(math.fsum(map(math.log, prices)) / len(prices)) * len(prices) / inside
 
 
 # --- Credits as Snowflake metered them: which hours count, and what belongs to which arm -----------------------------
-# Metering has one row for each warehouse and hour. Whatever else used the warehouse in these hours is part of it, so it
-# is an upper limit of what the experiment has cost; an arm has separate credits only on a separate warehouse.
+# Metering has one row for each warehouse and hour. Other use of the warehouse in these hours is included, so it is an
+# upper limit of what the experiment has cost; an arm has separate credits only on a separate warehouse.
 
 HOUR = timedelta(hours=1)
 LATENCY = timedelta(hours=3)  # of Snowflake's metering
@@ -119,7 +119,7 @@ class MeteredHour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentMetering:
-    """What was metered in the hours of an experiment. Times are texts of UTC."""
+    """The credits that were metered in the hours of an experiment. Times are texts in UTC."""
 
     read_at: str
     source: str  # FUNCTION or VIEW
@@ -180,7 +180,7 @@ def _text(moment: datetime) -> str:
 
 
 def metering_document(one: ExperimentMetering) -> dict[str, Any]:
-    """As stored, and as shown in JSON."""
+    """The metering as it is stored, and shown as JSON."""
     return {
         "read_at": one.read_at,
         "source": one.source,

@@ -137,7 +137,7 @@ def format_span(duration_s: float) -> str:
 
 
 def _worked_out(scenario: Scenario, workers: int, reason: str) -> dict[KeyPath, tuple[str, str]]:
-    """Defaults that stand for a computed value."""
+    """Settings whose default is a computed value."""
     found: dict[KeyPath, tuple[str, str]] = {
         ("control", "warehouse"): (CONTROL_WAREHOUSE, "default"),
         ("timing", "registration"): (format_duration_s(scenario.timing.registration_s), "default"),

@@ -48,10 +48,10 @@ class Checked:
     passed: bool
     at_least: bool = False  # the value is this or more
     at_most: bool = False  # it is this or less
-    undecided: bool = False  # the threshold may have been met all the same; it is not passed
-    too_few: str = ""  # the reason, when there are too few samples to decide it
-    unmeasured: str = ""  # the reason, when what decides it was not measured
-    default: bool = False  # the scenario has none on errors
+    undecided: bool = False  # the threshold may have been met, but does not count as passed
+    too_few: str = ""  # the reason, if there are too few samples to decide it
+    unmeasured: str = ""  # the reason, if its metric was not measured
+    default: bool = False  # added because the scenario has no threshold on errors
     window_s: float | None = None  # the value is of the worst span of this length; None: of the whole measurement
 
     @property
@@ -80,7 +80,7 @@ def check_threshold(check: ThresholdCheck, merged: MergedWindows, *, default: bo
         return Checked(check=check.text, value=None, passed=False, undecided=True, unmeasured=why, default=default)
     found = _measure(check, merged)
     if found is None and check.metric is ThresholdMetric.LONGEST_STALL:
-        why = f"undecided: no worker told of stalls, which {check.text} is about"
+        why = f"undecided: no worker reported stalls, which {check.text} needs"
         return Checked(check=check.text, value=None, passed=False, undecided=True, unmeasured=why)
     if found is None:
         return Checked(check=check.text, value=None, passed=False, default=default)
@@ -93,7 +93,7 @@ def check_threshold(check: ThresholdCheck, merged: MergedWindows, *, default: bo
     if undecided and check.metric is ThresholdMetric.LONGEST_STALL:
         why = _hidden_stall(check, found)
         return Checked(check=check.text, value=None, passed=False, undecided=True, unmeasured=why)
-    # The end next to the limit decides: the worst that a value may be that passed, the best of one that failed.
+    # The bound next to the limit decides: the worst possible value if it passed, the best possible value if it failed.
     value = found.high if found.high <= check.limit else found.low
     return Checked(
         check=check.text,
@@ -137,7 +137,7 @@ class _Measured:
 
 
 def _measure(check: ThresholdCheck, merged: MergedWindows) -> _Measured | None:
-    """None: there are no samples for it."""
+    """The bounds of the metric; None: there are no samples for it."""
     part, statement = _scope(check, merged)
     if check.metric is ThresholdMetric.LONGEST_STALL:
         known_ms = part.longest_stall_ms
@@ -220,7 +220,7 @@ def _at(found: Quantile | None) -> _Measured | None:
 
 
 def has_failed(checked: Checked) -> bool:
-    """For certain. Where nothing has ended, slow statements may still be under way."""
+    """Whether it has certainly failed. If no statement has ended, slow ones may still be under way."""
     return checked.value is not None and not checked.passed and not checked.undecided
 
 

@@ -53,20 +53,20 @@ from loadgen.values import dataclass
 # that does not exist. A second step of 30 % that begins within three runs after a confirmed one is confirmed by its
 # second run 9 times of 10, and missed once in 50 times.
 #
-# A value that is known only as a lower bound can show that a run is worse, never that it is as usual: above the range
-# it is suspected, and confirms, like any value; below, it is ignored. It is never part of a baseline.
+# A lower bound can show that a run is worse, never that it is as usual. Above the usual range it is suspected and
+# confirms like any value; otherwise it is ignored. It is never part of a baseline.
 
 BASELINE_RUNS_MIN = 5  # of a segment against which a run can be tested
-NEW_BASELINE_RUNS_MIN = 2  # of a segment after a shift: the spread of the segment before is known
+NEW_BASELINE_RUNS_MIN = 2  # of a segment after a shift, which uses the spread of the segment before
 BASELINE_RUNS_MAX = 60  # the newest runs of the segment
 TOGETHER_MAX = 8
 
 _SUSPECTED_Z = 3.5
 _CONFIRMED_Z = 4.2
 _MAD = 1.4826  # makes the median of deviations a standard deviation
-_PULLED_IN = 3.0  # such deviations around the median
-_EFFICIENCY = 0.9  # of the spread that is left, in degrees of freedom
-_CENTRE = 1.1  # variance of that centre, in units of that of a mean
+_PULLED_IN = 3.0  # the limit for values, in such deviations around the median
+_EFFICIENCY = 0.9  # of the limited values, in degrees of freedom
+_CENTRE = 1.1  # variance of the centre of limited values, relative to that of a mean
 _USUAL_RUNS = 10
 
 
@@ -80,7 +80,7 @@ class BaselineLevel:
     runs: int
 
     def reach(self, together: int, z: float) -> float:
-        """The distance from the centre that the mean of several runs may have by chance."""
+        """The largest distance from the centre that the mean of several runs has by chance."""
         apart = self.spread * math.sqrt(1 / together + _CENTRE / self.runs)
         return apart * _student(z, self.freedom)
 
@@ -106,7 +106,7 @@ class ChangePointAnalysis:
 
     shifts: tuple[ChangePoint, ...]
     suspected: tuple[int, ...]
-    baselines: tuple[BaselineLevel | None, ...]  # before each value; None: too few to say anything
+    baselines: tuple[BaselineLevel | None, ...]  # before each value; None: too few runs
     limit: float
     z_suspected: float
 
@@ -140,9 +140,9 @@ def detect_change_points(
     alike: int = 1,
     at_least: Collection[int] = (),
 ) -> ChangePointAnalysis:
-    """Night after run, as it would have been judged then. `usual` is a deviation that no spread is known without;
-    `alike` is how many series are looked at in the same way, and share the chance of a false alarm. `at_least` are the
-    positions of lower bounds: the value of that run is not known, but is not below."""
+    """Judge each run by the runs before it. `usual` is the deviation that is assumed before runs have shown one.
+    `alike` is the number of series that are judged in the same way and share the probability of a false alarm.
+    `at_least` are the positions of lower bounds."""
     rule = _Rule(
         limit=limit,
         usual=usual,
@@ -158,7 +158,7 @@ def detect_change_points(
         baselines.append(baseline)
         bound = position in at_least
         if bound and (baseline is None or value < baseline.centre or not rule.is_suspected(value, baseline)):
-            continue  # it may be any value above: no part of a segment, and no sign of a shift
+            continue  # the value may be any above: not part of a segment, and no sign of a shift
         segment = segment.with_run(_RunValue(position=position, value=value, bound=bound))
         if baseline is None:
             continue
@@ -181,12 +181,12 @@ def detect_change_points(
 class _RunValue:
     position: int
     value: float
-    bound: bool  # the value is not below
+    bound: bool  # the value is a lower bound
 
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """Runs of one level, and what is known of the level before."""
+    """Runs of one level, and the level before it."""
 
     runs: tuple[_RunValue, ...] = ()
     before: BaselineLevel | None = None
@@ -198,7 +198,7 @@ class _Segment:
         return _Segment(tuple(run for run in self.runs if run.position >= shift.start), shift.before)
 
     def baseline(self, usual: float, without_last: int = 0) -> BaselineLevel | None:
-        """The level of all runs except the newest. Lower bounds are left out, because they would lower the centre."""
+        """The level of all runs except the newest ones. Lower bounds are left out: they would lower the centre."""
         known = self.runs[: len(self.runs) - without_last][-BASELINE_RUNS_MAX:]
         values = [run.value for run in known if not run.bound]
         if len(values) >= BASELINE_RUNS_MIN:
@@ -217,12 +217,11 @@ def _confirmed(segment: _Segment, rule: _Rule) -> ChangePoint | None:
         apart = [run.value - baseline.centre for run in runs]
         mean = fmean(apart)
         weakest = min(math.copysign(1.0, mean) * one for one in apart)
-        if weakest <= rule.limit / 2:  # nor do more runs all show it
+        if weakest <= rule.limit / 2:  # a larger number of runs includes this one
             return None
-        all_show_it = weakest > abs(mean) / 2  # else one of them may have made the mean what it is
-        z = (
-            rule.z_confirmed if baseline.runs >= BASELINE_RUNS_MIN else rule.z_suspected
-        )  # few runs are tested like this
+        all_show_it = weakest > abs(mean) / 2  # otherwise a single run may determine the mean
+        # After a shift, a segment with few runs is tested with the lower limit.
+        z = rule.z_confirmed if baseline.runs >= BASELINE_RUNS_MIN else rule.z_suspected
         if all_show_it and abs(mean) > max(rule.limit, baseline.reach(together, z)):
             return ChangePoint(
                 start=runs[0].position,
@@ -248,7 +247,7 @@ def _baseline(values: Sequence[float], usual: float, usual_runs: float) -> Basel
 
 
 def _student(z: float, freedom: float) -> float:
-    """Student's quantile that is as rare as z standard deviations are (Wallace's approximation)."""
+    """Student's quantile with the tail probability of z standard deviations (Wallace's approximation)."""
     return math.sqrt(freedom * math.expm1((z * (8 * freedom + 3) / (8 * freedom + 1)) ** 2 / freedom))
 
 
@@ -261,12 +260,12 @@ def _shared(z: float, alike: int) -> float:
 # --- The runs of a scenario ------------------------------------------------------------------------------------------
 
 REGRESSION = 11  # exit code
-RUNS_MIN = BASELINE_RUNS_MIN + 1  # comparable runs: those that say what is usual, and the newest
+RUNS_MIN = BASELINE_RUNS_MIN + 1  # comparable runs: those of the baseline, and the newest
 
 _WHOLE = (Measure.P95, Measure.P50, Measure.QPS, Measure.ERROR_RATE)
-_USUAL = 0.05  # by how much runs differ, for all that is known before there are any
-_USUAL_POINTS = 0.0025  # the same of error rates
-_SAME_STEP = 2  # runs between the beginnings of what is one step in two metrics
+_USUAL = 0.05  # the assumed deviation of runs before any are known
+_USUAL_POINTS = 0.0025  # the same for error rates
+_SAME_STEP = 2  # two metrics show the same step if it begins within this number of runs
 
 
 class TrendVerdict(StrEnum):
@@ -298,8 +297,8 @@ class TrendRun:
     started: datetime  # naive UTC
     key: SeriesKey
     values: Mapping[Subject, float]  # ms, per second, a share, or a number of connections
-    facts: Mapping[str, str]  # what may explain a change
-    at_least: frozenset[Subject] = frozenset()  # those of the values that are lower bounds
+    facts: Mapping[str, str]  # facts that may explain a change
+    at_least: frozenset[Subject] = frozenset()  # the values that are lower bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,7 +307,7 @@ class MetricTrend:
 
     statement: str | None
     measure: Measure
-    runs: tuple[int, ...]  # those that have a value, as numbers in the series
+    runs: tuple[int, ...]  # the runs with a value, as positions in the series
     values: tuple[float, ...]
     course: ChangePointAnalysis
     at_least: frozenset[int] = frozenset()  # positions of values that are lower bounds
@@ -329,7 +328,7 @@ class MetricTrend:
         return (change > 0) is self.measure.more_is_worse
 
     def change(self, difference: float) -> float:
-        """A difference of the judged scale as people read it: relative, of shares as it is."""
+        """The change to show for a difference on the judged scale: relative; for shares, the difference itself."""
         return difference if self.measure is Measure.ERROR_RATE else math.expm1(difference)
 
     def value(self, scaled: float) -> float:
@@ -338,14 +337,14 @@ class MetricTrend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfirmedChange:
-    """A confirmed change of one metric. Numbers are those of runs in the series."""
+    """A confirmed change of one metric. `start` and `confirmed` are positions of runs in the series."""
 
     track: MetricTrend
     shift: ChangePoint
     start: int
     confirmed: int
     worse: bool
-    new: bool  # the newest run confirmed it, and no run before did in another metric
+    new: bool  # the newest run confirmed it, and no earlier run confirmed it in another metric
 
     @property
     def change(self) -> float:
@@ -354,7 +353,7 @@ class ConfirmedChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherSeries:
-    """Runs of the same scenario that are not like these, and in what they differ."""
+    """Another series of the same scenario, and the differences from the judged series."""
 
     key: SeriesKey
     runs: int
@@ -370,8 +369,8 @@ class Trend:
     steps: tuple[ConfirmedChange, ...]  # oldest first
     suspicions: tuple[tuple[MetricTrend, float], ...]  # worse in the newest run alone: change
     others: tuple[OtherSeries, ...]
-    left_out: Mapping[str, int]  # why, how many runs
-    last_left_out: str | None  # the newest of them, and why
+    left_out: Mapping[str, int]  # reason: number of runs
+    last_left_out: str | None  # the newest of them, with its reason
     verdict: TrendVerdict
 
     @property
@@ -507,16 +506,16 @@ def _steps(tracks: Sequence[MetricTrend], runs: int) -> list[ConfirmedChange]:
         for track in tracks
     ]
     found = [
-        replace(step, new=step.new and not any(_was_told(step, own, other) for other in by_track if other is not own))
+        replace(step, new=step.new and not any(_is_known(step, own, other) for other in by_track if other is not own))
         for own in by_track
         for step in own
     ]
     return sorted(found, key=lambda step: (step.start, step.confirmed))
 
 
-def _was_told(step: ConfirmedChange, own: Sequence[ConfirmedChange], others: Sequence[ConfirmedChange]) -> bool:
-    """Did another metric confirm this step before? Two that begin within _SAME_STEP runs are one step, but each step of
-    the other metric is only one of this one's: a second step soon after the first is new."""
+def _is_known(step: ConfirmedChange, own: Sequence[ConfirmedChange], others: Sequence[ConfirmedChange]) -> bool:
+    """Did another metric confirm this step before? Two steps that begin within _SAME_STEP runs are the same, but each
+    step of the other metric matches only one step of this metric: a second step soon after the first is new."""
     left = [other for other in others if other.worse is step.worse]
     for mine in (one for one in own if one.worse is step.worse):
         near = [other for other in left if abs(other.start - mine.start) <= _SAME_STEP]
@@ -544,7 +543,7 @@ def _suspicion(track: MetricTrend, runs: int) -> float | None:
 
 
 def is_undecided(trend_runs: int, track: MetricTrend) -> bool:
-    """Is the newest value a lower bound that does not decide?"""
+    """Is the newest value a lower bound that decides nothing?"""
     last = len(track.values) - 1
     if last < 0 or track.runs[last] != trend_runs - 1 or not track.newest_at_least:
         return False

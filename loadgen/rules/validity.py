@@ -25,23 +25,23 @@ from loadgen.scenario.model import Threshold
 from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
 
-# Delivered load: how much of the planned load there was, by worker and window, and what is missing. Pure.
+# Delivered load: how much of the planned load was delivered, by worker and window, and what is missing. Pure.
 #
 #     closed loop   connection time: open, or being opened again after it was open or refused
-#     open loop     arrivals that were sent. Arrivals that were not sent because every connection was executing are the
-#                   server's overload. Only thresholds on response times see them, by their age. Connection time as
-#                   well: with fewer connections the server looks slower than it is
+#     open loop     arrivals that were sent. Arrivals that were not sent because every connection was executing are an
+#                   overload of the server: only thresholds on response times count them, with their age. Connection
+#                   time is judged as well, because fewer connections make the server look slower than it is
 #
 # The plan is that of the run, not what a worker reported. A surplus never offsets a deficit: deficits are added up.
 
 RUN_MIN_PERCENT = 99  # of the plan of a run, and of each of its windows
 WORKER_MIN_PERCENT = 95
-NAMED_MAX = 5  # windows, and workers
+NAMED_MAX = 5  # windows; also workers
 LOGIN_WARN_PERCENT = 1  # of the planned connection time, in the run or a window
 LOGIN_INVALID_PERCENT = 10
 
 Key = tuple[str, int | None]  # worker, and the number of the stage or step; None: there is one window only
-ArrivalScope = tuple[int | None, str | None]  # what a threshold is about: a stage or all of them, a statement or all
+ArrivalScope = tuple[int | None, str | None]  # the subject of a threshold: a stage or all (None), a statement or all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Portion:
     planned: int = 0
     missing: int = 0
     overload: int = 0  # arrivals that found every connection executing
-    unjudged: int = 0  # those of them whose response time no threshold limits
+    unjudged: int = 0  # overload whose response time no threshold limits
     logging_in: int = 0  # of the connection time that was delivered
 
     def __add__(self, other: Portion) -> Portion:
@@ -69,7 +69,7 @@ class Portion:
 
     @property
     def fraction(self) -> float | None:
-        """None: nothing was planned."""
+        """The delivered fraction; None: nothing was planned."""
         return self.delivered / self.planned if self.planned else None
 
     def is_short(self, percent: int) -> bool:
@@ -77,7 +77,7 @@ class Portion:
         return 100 * self.missing > (100 - percent) * self.planned
 
     def logs_in_more_than(self, percent: int) -> bool:
-        """Of the planned time. None is planned of a stage that was cancelled, and workers may have begun it."""
+        """Were logins more than this share of the planned time? A cancelled stage that workers began has no plan."""
         return 100 * self.logging_in > percent * self.planned > 0
 
     def is_overloaded(self, percent: int) -> bool:
@@ -89,10 +89,10 @@ class Portion:
 class Delivered:
     portions: Mapping[Key, Portion]
     open_loop: bool = False
-    connections: Delivered | None = None  # of an open loop: connection time; None: not measured
+    connections: Delivered | None = None  # for an open loop: connection time; None: not measured
     window_word: str = "stage"
-    because: str = ""  # what is known of why
-    relief: str = "raise max_connections"  # what would leave connections free
+    because: str = ""  # the known cause
+    relief: str = "raise max_connections"  # advice that leaves connections free
     login_cause: str = "raise connections.max_age and connections.max_statements, or find out why logins are slow"
 
     @property
@@ -167,7 +167,7 @@ def delivered_arrivals(
     planned: Mapping[Key, int],
     thresholds: Set[ArrivalScope] = frozenset(),
 ) -> dict[Key, Portion]:
-    """`thresholds`: what those are about that limit response times."""
+    """The portions of an open loop. `thresholds`: the subjects of thresholds on response times."""
     found = {}
     for (worker_id, step_id), due in planned.items():
         own = [window for window in windows.get(worker_id, ()) if window.step_id == step_id]
@@ -186,17 +186,17 @@ def delivered_arrivals(
 
 
 def _scopes(step_id: int | None, statement: str) -> set[ArrivalScope]:
-    """Those that an arrival is part of."""
+    """The subjects that contain an arrival."""
     return {(None, None), (None, statement), (step_id, None)}
 
 
 def _time(windows: Sequence[WindowResult], step_id: int | None) -> ConnectionTime:
-    """Of one window in one worker; a process that replaced another has measured the rest of it."""
+    """The connection time of a window in one worker, of all its processes: one may have replaced another."""
     times = (window.connections for window in windows if window.step_id == step_id)
     return reduce(add, (time for time in times if time is not None), ConnectionTime())
 
 
-# --- is it enough? ---------------------------------------------------------------------------------------------------
+# --- too little load -------------------------------------------------------------------------------------------------
 
 
 def shortfalls(delivered: Delivered | None) -> list[str]:
@@ -221,7 +221,7 @@ def _missing(delivered: Delivered) -> Iterator[str]:
 
 
 def _unopened(time: Delivered) -> Iterator[str]:
-    """Connections of an open loop that were missing, though every arrival may have been sent: late, over the others."""
+    """Missing connections of an open loop. All arrivals may still have been sent, late, over other connections."""
     run, because = time.run, f"; {time.because}" if time.because else ""
     if run.is_short(RUN_MIN_PERCENT):
         yield f"connections could be used for {_share(time, run)} of the planned time{because}"
@@ -260,7 +260,7 @@ def _overloaded(delivered: Delivered) -> Iterator[str]:
 
 
 def overload_warnings(delivered: Delivered) -> list[str]:
-    """Thresholds judge arrivals that were never sent, but a p50 is met although many were not."""
+    """The warning about arrivals that were never sent: thresholds count them, but a p50 may be met without many."""
     run = delivered.run
     if run.overload * 100 <= (100 - RUN_MIN_PERCENT) * run.planned:
         return []
@@ -270,7 +270,7 @@ def overload_warnings(delivered: Delivered) -> list[str]:
 
 
 def login_warnings(delivered: Delivered) -> list[str]:
-    """The warning about connections that were logging in; None: no warning."""
+    """The warning about connections that were logging in; empty: no warning."""
     portion, where = _most_logins(delivered)
     if portion.logs_in_more_than(LOGIN_INVALID_PERCENT) or not portion.logs_in_more_than(LOGIN_WARN_PERCENT):
         return []
@@ -285,7 +285,7 @@ def _logging_in(delivered: Delivered) -> Iterator[str]:
 
 
 def _most_logins(delivered: Delivered) -> tuple[Portion, str]:
-    """The run, or the window of it in which connections were logging in for a larger share of the planned time."""
+    """The run, or the window in which connections were logging in for a larger share of the planned time."""
     places = [(delivered.run, "")]
     if len(delivered.windows) > 1:
         places += [(one, f" of {delivered.window_word} {step_id}") for step_id, one in delivered.windows.items()]
@@ -325,10 +325,10 @@ class Evidence:
 
     merged: MergedWindows
     client: ClientVerdict
-    delivered: Delivered | None  # None: it is not known, and the run is not valid
+    delivered: Delivered | None  # None: not known, so the run is not valid
     lost_workers: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()  # what is missing from the record, or does not add up
-    disturbances: tuple[str, ...] = ()  # of the warehouse: by another run, or by a change of its model
+    disturbances: tuple[str, ...] = ()  # of the warehouse, by another run or by a change of its model
 
 
 def invalid_reasons(evidence: Evidence) -> list[str]:
@@ -346,12 +346,12 @@ def invalid_reasons(evidence: Evidence) -> list[str]:
 
 
 def surplus_warnings(merged: MergedWindows, *, replay: bool) -> list[str]:
-    """Throughput that the server did not have in the measured time: see MergedWindows.surplus_fraction."""
+    """The warning about statements that were answered after the measured time: see MergedWindows.surplus_fraction."""
     fraction = merged.surplus_fraction
     if not fraction:
         return []
     avoided = "a longer warm-up or longer stages avoid that"
-    if replay:  # it has neither
+    if replay:  # a replay has neither
         avoided = "a capture of a longer span or a lower load.speed makes that less"
     return [
         f"throughput is up to {100 * fraction:.1f} % too high: {merged.surplus:,} statements more were answered after"
@@ -367,8 +367,8 @@ def undecided(
     *,
     open_loop: bool,
 ) -> list[str]:
-    """Why it is not known whether the run has failed: every threshold that was missed may have been met, but for the
-    client or with more samples. Empty: none was missed, or one certainly was."""
+    """Why it is not known whether the run has failed: every threshold that was missed may have been met without the
+    client's influence or with more samples. Empty: none was missed, or one certainly was."""
     reasons = []
     for threshold, result in zip(thresholds, checked, strict=True):
         if result.passed:
@@ -395,7 +395,7 @@ class RunVerdict(StrEnum):
     FAILED = "failed"  # a threshold
     INVALID = "invalid"
     CANCELLED = "cancelled"
-    ERROR = "error"  # the run could not be carried through
+    ERROR = "error"  # the run could not be completed
 
 
 class RunOutcome(Protocol):
@@ -458,11 +458,11 @@ def _missed(checked: Checked) -> str:
     return f"{checked.words} ({', '.join(marks)})" if marks else checked.words
 
 
-# --- Did the windows of a run lie where its plan has them? -----------------------------------------------------------
-# moments   by the server's clock. A worker knows them as exactly as the control plane answers quickly. A window that
-#           may be off by more than 1 % of its length: a warning; by more than 200 ms as well: INVALID, as load may
-#           have been missing at one end of it while other workers had theirs
-# warm-up   a worker that hears of START late begins late; in a pause of its process, and on connections that are
+# --- Were the windows of a run at the planned times? -----------------------------------------------------------------
+# times     by the server's clock. The slower the control plane answers, the less exactly a worker knows them. A window
+#           that may be off by more than 1 % of its length: a warning; by more than 200 ms as well: INVALID, because
+#           load of this worker may have been missing at one end of it
+# warm-up   a worker that reads START late begins late; while its process is paused, and on connections that are
 #           missing, nothing is sent. With less than 95 % of the planned warm-up, and more than 200 ms of it missing:
 #           INVALID
 
@@ -470,7 +470,7 @@ UNCERTAIN_PERCENT = 1  # of a window
 UNCERTAIN_MS = 200
 WARMUP_MIN_PERCENT = 95  # of the plan
 WARMUP_LATE_S = 0.2
-WARMUP_CAUSE_S = 0.05  # shorter ones are not named
+WARMUP_CAUSE_S = 0.05  # shorter causes are not named
 NAMED_MAX = 5  # workers
 
 
@@ -487,7 +487,7 @@ def judge_timing(
     warmup_s: float,
     steps: Collection[int] | None = None,
 ) -> TimingVerdict:
-    """`windows` and `warmups` of every worker. Of a search, the windows of these `steps`."""
+    """Judge `windows` and `warmups` of every worker; of a search, only the windows of these `steps`."""
     part = "stage" if steps is None else "step"
     judged = {
         worker_id: [one for one in known if steps is None or one.step_id in steps]
@@ -503,7 +503,7 @@ def judge_timing(
 
 def _short_warmups(warmups: Mapping[str, Sequence[WindowResult]], planned_s: float) -> Iterator[str]:
     for worker_id, known in warmups.items():
-        own = [one for one in known if one.step_id is None]  # what settles before a step of a search is none of the run
+        own = [one for one in known if one.step_id is None]  # not the settling time of a step
         own_s = math.fsum(map(_warmed_up_s, own))
         if 100 * own_s < WARMUP_MIN_PERCENT * planned_s and planned_s - own_s > WARMUP_LATE_S:
             share = f"{100 * own_s / planned_s:.0f} %, at least {WARMUP_MIN_PERCENT} %"
@@ -537,11 +537,11 @@ def _uncertain(worker_id: str, window: WindowResult, part: str) -> str:
     where = "" if window.step_id is None else f" in {part} {window.step_id}"
     limit = f"{UNCERTAIN_PERCENT} % of {window.seconds:.1f} s"
     return (
-        f"{worker_id} may have been {window.uncertain_ms:,} ms away from the moments of the plan{where}, more than"
+        f"{worker_id} may have been {window.uncertain_ms:,} ms away from the planned times{where}, more than"
         f" {limit}: the control plane answered slowly"
     )
 
 
 def _few(texts: Sequence[str]) -> tuple[str, ...]:
     more = len(texts) - NAMED_MAX
-    return (*texts[:NAMED_MAX], *([f"{more} more workers were like that"] if more > 0 else []))
+    return (*texts[:NAMED_MAX], *([f"{more} more workers had such a problem"] if more > 0 else []))

@@ -140,7 +140,7 @@ def check_wrong_usage(store: Store, first: str, again: str, unwritable: Path) ->
         ((first, "nosuchrun"), "there is no run nosuchrun"),
         ((first, first), f"A and B are the same run: {first}"),
         ((first, again, "--vary", "target"), "--vary target does not differ between the two runs"),
-        ((first, again, "--limit", "ghost.p95=1%"), "--limit: both runs have no statement ghost"),
+        ((first, again, "--limit", "ghost.p95=1%"), "--limit: the runs have no common statement ghost"),
         ((first, again, "--html", str(unwritable)), f"cannot write {unwritable}: No such file"),
     ):
         code, data = store.json(*words)

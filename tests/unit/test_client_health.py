@@ -140,7 +140,7 @@ def test_many_workers_with_the_same_trouble_are_not_all_listed() -> None:
     verdict = judge_client([part(where=f"worker-{number}", cpu_percent_of_core=99.0) for number in range(100)])
 
     assert len(verdict.invalid) == 6
-    assert verdict.invalid[-1] == "the client was like that 95 times more"
+    assert verdict.invalid[-1] == "the client had such a problem 95 more times"
 
 
 def test_the_worst_of_each_is_shown() -> None:

@@ -53,7 +53,7 @@ def test_text_has_the_verdict_first_and_nothing_foreign_in_it_can_act():
     text = comparison_text(hostile_comparison())
 
     assert text.startswith(
-        "EQUIVALENT  all statements together are within their limits; 1 metric of single ones undecided\n"
+        "EQUIVALENT  all statements together are within their limits; 1 metric of single statements undecided\n"
     )
     assert "\x1b" not in text
     assert "\u202e" not in text

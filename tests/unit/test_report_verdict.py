@@ -260,7 +260,7 @@ def test_a_threshold_on_stalls_that_no_worker_reported_is_undecided(text: str) -
 
     assert (found.value, found.passed, found.undecided) == (None, False, True)
     assert undecided([threshold], [found], ClientHealth(), known, open_loop=False) == [
-        f"undecided: no worker told of stalls, which {text} is about"
+        f"undecided: no worker reported stalls, which {text} needs"
     ]
     (told,) = check_thresholds([threshold], replace(known, stalls=((0, 1_500),)))
     assert (told.value, told.undecided, told.passed) == (1_500.0, False, text == "longest_stall > 1s")

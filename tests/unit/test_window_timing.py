@@ -42,7 +42,7 @@ def test_the_tolerated_deviation_of_a_window_from_the_plan(seconds: float, uncer
     assert bool(found.warnings) == (verdict == "warning")
     for text in (*found.invalid, *found.warnings):
         assert text == (
-            f"worker-1 may have been {uncertain_ms:,} ms away from the moments of the plan, more than 1 % of"
+            f"worker-1 may have been {uncertain_ms:,} ms away from the planned times, more than 1 % of"
             f" {seconds:.1f} s: the control plane answered slowly"
         )
 
@@ -121,4 +121,4 @@ def test_many_workers_are_named_in_part() -> None:
     found = judge_timing(windows, {}, warmup_s=0.0).invalid
 
     assert len(found) == 6
-    assert found[-1] == "4 more workers were like that"
+    assert found[-1] == "4 more workers had such a problem"

@@ -96,7 +96,7 @@ class Histogram:
         """The histogram of non-negative times."""
         if not len(times_ns):
             return EMPTY
-        times_ns = np.sort(times_ns)  # searching sorted values is faster by more than the sort costs
+        times_ns = np.sort(times_ns)  # sorting and searching takes less time than searching unsorted values
         if times_ns[0] < 0:
             raise ValueError(f"a time cannot be negative: {times_ns[0]} ns")
         counts = np.bincount(buckets_of(times_ns), minlength=BUCKETS)

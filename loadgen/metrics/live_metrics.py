@@ -278,7 +278,7 @@ def _read_brief_seconds(fields: JsonFields) -> BriefSeconds:
     if not {int}.issuperset(map(type, numbers)):
         fields.refuse(f"has a row that is not {_BRIEF_COLUMNS} whole numbers")
     if rows and (min(numbers) < 0 or max(numbers) > _BRIEF_MAX or max(numbers[2::_BRIEF_COLUMNS]) >= len(PHASES)):
-        fields.refuse("has a number that cannot be")
+        fields.refuse("has a number that is out of range")
     return BriefSeconds(last, rows)
 
 

@@ -59,7 +59,7 @@ _CATEGORIES = {
 }
 # Their times are lower bounds.
 CUT_OFF = (Outcome.CANCELLED, Outcome.QUERY_TIMEOUT, Outcome.INTERRUPTED, Outcome.DISCONNECTED)
-SILENCE_S = 1.0  # a server that has not answered for so long is no longer a fast one that failed
+SILENCE_S = 1.0  # a server that has not answered for this time is slow, and did not fail at once
 
 _BY_CATEGORY = {category: Outcome[category.name] for category in ErrorCategory}
 

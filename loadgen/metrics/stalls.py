@@ -143,7 +143,7 @@ class StallDetector:
         )
 
     def _adjoins_a_stall(self, pause: Span) -> bool:
-        """Then the statements in flight were probably not answered during the pause either."""
+        """Is a stall next to the pause? If so, statements in flight were probably not answered in the pause either."""
         near_ns = SHORTEST_MS * NS_PER_MS
         return any(abs(pause[0] - end) < near_ns or abs(start - pause[1]) < near_ns for start, end in self._stalled)
 
@@ -178,7 +178,7 @@ class StallDetector:
             limit_ns = limits[number]
             due_ns = min(done_ns, _awake_ns(sent_ns, limit_ns or self._shortest_limit_ns(number), paused))
             fine.append((sent_ns, due_ns))
-            if limit_ns is not None:  # otherwise it is not known to be overdue
+            if limit_ns is not None:  # otherwise it is not known whether it is overdue
                 late.append((due_ns, done_ns))
         return without(common(merged(late), [(batch.from_ns, batch.now_ns)]), merged(fine))
 
@@ -228,7 +228,7 @@ def possible_stalls(workers: Iterable[Iterable[WindowStalls | None]]) -> tuple[S
 
 
 def _supposed(known: WindowStalls) -> WindowStalls:
-    """As if everything that may have been a stall was one, and nothing was answered during pauses."""
+    """The stalls, if every possible stall was one, and nothing was answered during pauses."""
     return replace(known, stalled=(*known.stalled, *known.possible), idle=(*known.idle, *known.paused))
 
 
@@ -356,5 +356,5 @@ def _read_spans(fields: JsonFields, name: str) -> tuple[Span, ...]:
     items = fields.items(name) if fields.has(name) else []
     for item in items:
         if not (isinstance(item, list) and len(item) == 2 and all(map(is_whole, item)) and item[0] <= item[1]):
-            fields.refuse(f"has {name} spans that are none")
+            fields.refuse(f"has {name} spans that are invalid")
     return tuple((start, end) for start, end in items)

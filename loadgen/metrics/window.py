@@ -126,7 +126,7 @@ class ClientResourceUse:
         return 100.0 * int(self.late.counts[int(buckets_of(PAUSE_NS)) :].sum()) / self.late.count
 
 
-SURPLUS_IGNORED = 0.01  # of what succeeded
+SURPLUS_IGNORED = 0.01  # of successful samples
 ALL_STATEMENTS = "*"  # the name of all statements together, if a heartbeat has no room for each
 
 
@@ -164,7 +164,7 @@ class MergedWindows:
     qps: float  # succeeded samples per second
     statement_qps: Mapping[str, float]
     stalls: tuple[Span, ...] | None = None  # None: not measured
-    possible_stalls: tuple[Span, ...] = ()  # with those that are known; empty: all are known
+    possible_stalls: tuple[Span, ...] = ()  # with the known stalls; empty: all stalls are known
     stages: Mapping[str, MergedWindows] = field(default_factory=dict)  # by name; those with thresholds
     surplus: int = 0
     replayed: ReplayTally | None = None  # None: not of all workers

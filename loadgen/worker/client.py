@@ -36,7 +36,7 @@ from loadgen.workload.replay import SessionArrivals
 log = logging.getLogger(__name__)
 
 IDLE_S = 0.25  # a client without a window checks after this time whether it has to end
-EXHAUSTED_S = 0.02  # the same if its window has no more arrivals
+EXHAUSTED_S = 0.02  # likewise, a client whose window has no more arrivals
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 15.0  # between statements that get no answer
 NO_WINDOW = -1  # the number of no window and no draw
 SUCCEEDED = Outcome.SUCCEEDED
@@ -51,8 +51,8 @@ class Client:
         self.slot = slot
         self.flight: deque[InFlightStatement] = deque(maxlen=1)
         self._leaving = threading.Event()  # ends waits
-        self._told_to_leave = False  # the same as a plain attribute
-        self._halted = waits  # it rests or leaves: a plain attribute, which the hot loop reads at no cost
+        self._told_to_leave = False  # whether it has to end, as a plain attribute
+        self._halted = waits  # it rests or leaves; a plain attribute, which is cheap to read in the hot loop
         self._turn = threading.Event()  # set: it may work
         if not waits:
             self._turn.set()
@@ -309,7 +309,7 @@ class Client:
 
     def _lose(self, reason: ReconnectReason, code: int | None, text: str) -> None:
         self._lost, context = reason, self._context
-        if not self._told_to_leave:  # else it does not reconnect
+        if not self._told_to_leave:  # otherwise it does not reconnect
             lost = ConnectionFailure.of(context.clock.utc_now(), self.slot.number, code, text, reason)
             context.connections.lost(lost)
 
@@ -470,9 +470,7 @@ class ClientPool:
                     client.rest()
         if wanted > most and wanted != self._warned:
             self._warned = wanted
-            self._warn(
-                f"{wanted} clients are wanted and {most} is the most this run may have here: sequences or users need it"
-            )
+            self._warn(f"{wanted} clients are wanted, but sequences or users limit this worker to {most}")
         self.reap()
 
     def reap(self) -> None:

@@ -91,10 +91,10 @@ class CommandQueue:
         self.epoch = 0  # of the newest lease seen
         self.last_sequence_id = 0
         self.started = False
-        self.has_plan = False  # START has told when the first window opens
+        self.has_plan = False  # START contained the plan, and so when the first window opens
         self.stop: Stop | None = None
 
-    # --- what comes in -----------------------------------------------------------------------------------------------
+    # --- received commands -------------------------------------------------------------------------------------------
 
     def receive(self, event: Event, now_ns: int) -> str | None:
         """Add the commands of an event. Returns a sentence for the log if the event was ignored or unknown."""
@@ -166,7 +166,7 @@ class CommandQueue:
         with self._lock:
             self._see(phase)
 
-    # --- what goes out -----------------------------------------------------------------------------------------------
+    # --- due commands ------------------------------------------------------------------------------------------------
 
     def take_due(self, now_ns: int) -> list[DueCommand]:
         """Take out the commands that are due, in order."""
@@ -257,20 +257,20 @@ class CommandQueue:
     def _missed(self, poll: RunPoll, now_ns: int) -> list[DueCommand]:
         """The commands that RUN_STATUS implies and that no event has brought."""
         missed = []
-        target = self._told(poll)
+        target = self._target_in_status(poll)
         if target is not None and self._is_news(target):
             command = SetWorkerTarget(
                 target_connections=target.target_connections, step_id=target.step_id, ramp_s=target.ramp_s
             )
             due = self._due(_until_ms(target.effective_at, poll.server_time), poll.server_time, now_ns)
             missed.append(DueCommand(**due._asdict(), sequence_id=target.sequence_id or 0, command=command))
-        # A worker begins in whatever phase the run is in, and goes on from there.
+        # A worker begins in the current phase of the run, and continues from there.
         begun = self._phase_ahead is not Phase.PREPARING
         if begun and poll.phase in _WINDOWS and PHASES.index(poll.phase) > PHASES.index(self._phase_ahead):
             missed.append(DueCommand(at_ns=now_ns, sequence_id=0, command=SetPhase(phase=poll.phase)))
         return missed
 
-    def _told(self, poll: RunPoll) -> ConnectionTarget | None:
+    def _target_in_status(self, poll: RunPoll) -> ConnectionTarget | None:
         """This worker's target in RUN_STATUS: its own, or its share of the target of the run, whichever is newer."""
         own, total = poll.targets.get(self._me[0]), poll.targets.get(EVERY_WORKER)
         if total is None or (own is not None and (own.sequence_id or 0) > (total.sequence_id or 0)):

@@ -101,7 +101,7 @@ class ControlLoop:
         sent_ns = self._clock.monotonic_ns()
         poll = run_status.poll(self._session, self._run_id)
         if poll is None:
-            self._shared.end(ExitReason(code=WorkerExit.CONFIGURATION, error=f"run {self._run_id} is gone"))
+            self._shared.end(ExitReason(code=WorkerExit.CONFIGURATION, error=f"run {self._run_id} no longer exists"))
             return
         now_ns = self._clock.monotonic_ns()
         self._command_queue.note_time(poll.server_time, sent_ns, now_ns)
@@ -196,7 +196,7 @@ class ControlPlaneWatchdog:
         return self.unpolled_s > timing.no_connection_s and self.unreachable_s == 0.0
 
     def ending(self, shared: WorkerSharedState, timing: TimingSettings) -> ExitReason | None:
-        """Why the worker has to end; None: it has not. A worker that ends already does not need polls."""
+        """Why the worker has to end; None: it has not. A worker that is already ending needs no polls."""
         if self.is_unreachable(timing):
             text = f"the control plane has not answered for {self.unreachable_s:.0f} s"
         elif self.cannot_poll(timing) and not shared.ended.is_set():

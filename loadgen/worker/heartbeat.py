@@ -125,7 +125,7 @@ class Heartbeat:
         except LoadgenError as error:
             self._shared.end(exit_reason_for(error))
             return
-        faulthandler.cancel_dump_traceback_later()  # see main(): the start does not hang
+        faulthandler.cancel_dump_traceback_later()  # set by main() to log the stacks of a start that hangs
         self._shared.contact()
         self.registered.set()
         # Workers that were started together must not send their heartbeats together.

@@ -78,7 +78,7 @@ class RampController:
         `say` is called with a line for each new phase, step and target.
         """
         self._say = say
-        self._told: tuple[Phase | None, int | None, int] = (None, None, 0)  # phase, step, target
+        self._reported: tuple[Phase | None, int | None, int] = (None, None, 0)  # phase, step, target
         self._context, self._pool, self._command_queue, self._clock = context, pool, command_queue, clock
         self._spare = spare
         load = context.scenario.load
@@ -194,11 +194,11 @@ class RampController:
 
     def _tell(self) -> None:
         """Report the changes since the last call."""
-        told, now = self._told, (self.phase, self.step_id, self._ramp.target)
-        self._told = now
-        if now[:2] != told[:2] and self.phase is not None:
+        before, now = self._reported, (self.phase, self.step_id, self._ramp.target)
+        self._reported = now
+        if now[:2] != before[:2] and self.phase is not None:
             self._say(f"phase {self.phase}{'' if self.step_id is None else f', step {self.step_id}'}")
-        if now[2] != told[2]:
+        if now[2] != before[2]:
             self._say(f"target {now[2]} connections")
 
     # --- windows -----------------------------------------------------------------------------------------------------

@@ -84,13 +84,13 @@ class SelfMonitor:
         self._memory_bytes = _memory_limit()
         self._cores = os.cpu_count() or 1
         self._cpu_ns, self._machine = self._used_cpu_ns(), _MachineCpu.now()
-        self._read_ns = self._told_ns = clock.monotonic_ns()
+        self._read_ns = self._noted_ns = clock.monotonic_ns()
         self._waits: deque[WakeupDelay] = deque()
         self._asked_ns: int | None = None  # when the wait under way began; the probe's to write
         self._percent = 0.0
 
     def probe(self, stopping: threading.Event) -> None:
-        """Wait for 50 ms, again and again, and record how late each wait ended."""
+        """Repeatedly wait for 50 ms, and record how late each wait ended."""
         while True:
             asked_ns = self.begin()
             if self._clock.wait(stopping, PROBE_S):
@@ -133,12 +133,12 @@ class SelfMonitor:
         thread may wake up before the probe, and must not miss the pause."""
         asked_ns = self._asked_ns  # read before the queue: a wait that is in the queue then has ended
         waits = [self._waits.popleft() for _ in range(len(self._waits))]
-        told_ns = self._told_ns
+        noted_ns = self._noted_ns
         is_overdue = asked_ns is not None and now_ns > asked_ns + _PROBE_NS
         if asked_ns is not None and is_overdue and not (waits and waits[-1].from_ns >= asked_ns):
             waits.append(WakeupDelay(asked_ns, now_ns, now_ns - asked_ns - _PROBE_NS))
-            self._told_ns = now_ns
-        return tuple(wait._replace(from_ns=max(wait.from_ns, told_ns)) for wait in waits if wait.to_ns > told_ns)
+            self._noted_ns = now_ns
+        return tuple(wait._replace(from_ns=max(wait.from_ns, noted_ns)) for wait in waits if wait.to_ns > noted_ns)
 
     def _used_cpu_ns(self) -> int:
         times = self._process.cpu_times()

@@ -261,7 +261,7 @@ def drain(parts: WorkerComponents, shared: WorkerSharedState, wait: DrainWait, *
         wait(lambda: parts.pool.drained, lambda: FORCED_CANCEL_S if hurry.is_set() else CANCEL_S)
     abandoned = parts.pool.abandon()
     if abandoned:
-        shared.say("WARNING", f"never came back, and counted as cancelled: {counted(abandoned, 'statement')}")
+        shared.say("WARNING", f"did not return, and counted as cancelled: {counted(abandoned, 'statement')}")
     parts.ramp_controller.count_all_unsent()
 
 

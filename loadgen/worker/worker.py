@@ -182,7 +182,7 @@ class Worker:
             hint = f"\nhint: {printable(ending.hint)}" if ending.hint else ""
             sys.stderr.write(f"error: {me.worker_id}: {printable(ending.error)}{hint}\n")
         if self._spooled:
-            sys.stderr.write(f"{me.worker_id}: not everything was stored; `loadgen upload {me.run_id}` does it later\n")
+            sys.stderr.write(f"{me.worker_id}: not everything was stored; store it with `loadgen upload {me.run_id}`\n")
         sys.stderr.flush()
         self._heartbeat.finish()
         self._close_sessions()
@@ -232,7 +232,7 @@ class Worker:
         self._collector.queue_windows(everything=True)
         self._collector.close_log()
         clean = ending.code is WorkerExit.CLEAN
-        self._shared.say("INFO" if clean else "ERROR", f"ended: {ending.error or ending.signal or 'as told'}")
+        self._shared.say("INFO" if clean else "ERROR", f"ended: {ending.error or ending.signal or 'as ordered'}")
         status = "COMPLETED" if clean else "FAILED"
         self._result = self._collector.result(status, self._created_at, self._template_id)
         if not self._is_control_plane_lost:

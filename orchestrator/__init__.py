@@ -7,7 +7,7 @@ watch                a run as its tables show it, in a thread
 service              creates, leads, stops and finishes runs
 leader               every second: observe, decide, apply
 lifecycle            pure: what to do next with a run
-leadership           the lease of a run: claimed, renewed, lost, released; which process holds it; asking for a stop
+leadership           the lease of a run: claimed, renewed, lost, released; which process holds it; requests to stop
 event_publisher      events for workers, and how long ahead they are announced
 worker_health        which workers are alive, ready, finished or lost
 aggregation          what all workers have measured so far, in windows and in seconds

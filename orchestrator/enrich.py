@@ -48,7 +48,7 @@ CLOCK_SKEW = timedelta(seconds=30)  # between the clocks of workers and server
 
 _NAME = re.compile(r"'(?:[^'\\]|''|\\.)*'|(?P<quoted>\"(?:[^\"]|\"\")+\")|(?P<word>[A-Za-z_][\w$]*)", re.DOTALL)
 
-# --- What to look for, where, and what becomes of each logged statement: pure ----------------------------------------
+# --- Which statements to look for, where, and the next status of each: pure ------------------------------------------
 #
 # Snowflake does not promise how soon a statement appears in QUERY_HISTORY; a statement counts as missing after
 # HISTORY_LATENCY_S. The history reaches back seven days and shows at most ROWS_MAX statements of the whole account per
@@ -176,7 +176,7 @@ def _names(sql: str) -> Iterator[str]:
             yield match["quoted"][1:-1].replace('""', '"')
 
 
-# --- Enriching a run -------------------------------------------------------------------------------------------------
+# --- Enrichment of a run ---------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -344,7 +344,7 @@ class _Enricher:
         return tuple(row for row in page if row.execution_id not in self._unreadable)
 
     def _opened(self) -> QueryHistory:
-        """The history; opened when there is something to look for."""
+        """The history, which is opened when the first statement is looked for."""
         if self._history is None:
             self._history = self._open_history()
             _publish_pending(self._session, self._retries, self._run_id)

@@ -91,7 +91,7 @@ class Announcement:
         return [f"{worker_id} did not acknowledge {self.what} within {self.within_s:.1f} s" for worker_id in new]
 
     def _is_late(self, worker: WorkerView, now_s: float) -> bool:
-        """Judged by a heartbeat after the time limit only: whether a worker is silent is up to worker_health."""
+        """Judged only by a heartbeat after the time limit: worker_health decides about silent workers."""
         if worker.row is None or worker.is_over:
             return False
         return worker.row.beat.last_sequence_id < self.sequence_id and now_s - worker.silent_s >= self.overdue_s
@@ -111,12 +111,12 @@ class EventPublisher:
         self._session, self._retries, self._leadership = session, retries, leadership
         self._timing, self._clock = timing, clock
         self._targets: dict[str, ConnectionTarget] = {}
-        self._start: NewEvent | None = None  # START as it was published, or as publishing it was attempted
-        self._step: NewEvent | None = None  # the last step of a search, likewise
-        self._search_end: NewEvent | None = None  # likewise
+        self._start: NewEvent | None = None  # START as it was published, or sent without an answer
+        self._step: NewEvent | None = None  # the last step of a search, in the same way
+        self._search_end: NewEvent | None = None  # the end of a search, in the same way
         self.closes_s: float | None = None  # when workers close the last window of a search, by this process's clock
         self._announced: Announcement | None = None  # the newest: acknowledging it acknowledges all earlier ones
-        self._undated: tuple[int, Start | SetRunTarget] | None = None  # published; when it was inserted is not read yet
+        self._undated: tuple[int, Start | SetRunTarget] | None = None  # its time of insertion is not read yet
         self._server_clock: tuple[datetime, float] | None = None  # server time, and the monotonic time of that answer
         self.zero: datetime | None = None  # when the plan begins, by the server's clock; None: not known yet
         self.zero_s: float | None = None  # the same moment on the monotonic clock of this process
@@ -146,7 +146,7 @@ class EventPublisher:
             self.read_published()
         if self.zero is not None:
             return
-        if self._start is None:  # else it may be stored: publishing the same event again changes nothing
+        if self._start is None:  # otherwise it may be stored: publishing the same event again changes nothing
             self._start = start_event(plan, workers, self.lead_ms)
         self.publish(self._start)
 
@@ -163,14 +163,14 @@ class EventPublisher:
         self._search_end = self._search_end or search_end_event(self.lead_ms)
         self.publish(self._search_end)
         ahead_ms = run_control_events.lead_ms(self._search_end.command) or 0
-        self.closes_s = self._now_s() + ahead_ms / 1000  # at the latest: it counts from the insertion
+        self.closes_s = self._now_s() + ahead_ms / 1000  # at the latest, because it counts from the insertion
 
     def stop(self, reason: str, drain_s: float) -> None:
         self.publish(NewEvent(command=Stop(reason=reason, drain_timeout_s=drain_s)))
 
     @property
     def undated_event(self) -> int:
-        """Number of the event whose time of insertion has to be read; 0: none."""
+        """Number of the event whose time of insertion must be read; 0: none."""
         return 0 if self._undated is None else self._undated[0]
 
     def note_run(self, run: Run) -> None:

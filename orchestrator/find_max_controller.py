@@ -71,8 +71,8 @@ def observe_step(
     client_limit: str | None = None,
     shares_machine: bool = False,
 ) -> tuple[StepObservation, MergedWindows]:
-    """The observation that the windows of a step give, and the merged windows. The step counts as measured for as long
-    as every worker has measured it.
+    """The observation of a step, made from its windows, and the merged windows. The length of a step is the time that
+    every worker has measured.
 
     `shares_machine`: the server runs on the machine of the workers.
     """
@@ -287,7 +287,7 @@ class FindMaxController:
         """Whether every worker has opened the window of the current step."""
         return all(self._windows(worker) for worker in workers)
 
-    # --- what it has found -------------------------------------------------------------------------------------------
+    # --- the result --------------------------------------------------------------------------------------------------
 
     @property
     def decisive_step(self) -> int | None:

@@ -124,7 +124,7 @@ class RunJob:
     share: bool = False  # share the warehouse with other runs
     now: JobStatus = field(default_factory=lambda: JobStatus(doing="connecting"))
     done: threading.Event = field(default_factory=threading.Event)
-    stop: threading.Event = field(default_factory=threading.Event)  # before there is a run to interrupt
+    stop: threading.Event = field(default_factory=threading.Event)  # set by an interrupt before the run exists
     output: Path | None = None
     record: RunRecord | None = None  # for the reports, once the run has ended
     taken_over: str | None = None  # id of the run that is taken over
@@ -195,7 +195,7 @@ class RunJob:
             waits=self._run_waits,
             meter=meter,
         )
-        self._service = service  # gets interrupts from now on; an earlier one ends the job here
+        self._service = service  # receives interrupts from now on; an earlier one ends the job here
         if self.stop.is_set():
             raise PreparationStopped("stopped before the run began")
         run_id = new_run_id(scenario.name, self.clock.utc_now())
@@ -232,7 +232,7 @@ class RunJob:
             except OSError as error:
                 self.roles.show(f"warning: {cannot_write(spool, error, 'summary.json has the result.')}")
             later = f"`loadgen upload {finished.run_id}`, then `loadgen runs recover`"
-            self.roles.show(f"warning: the control plane did not take the result: {later}")
+            self.roles.show(f"warning: the control plane did not accept the result: {later}")
         here = {name.rpartition("-")[0] or name: rows for name, rows in self.roles.spool.contents(spool).items()}
         remove_if_empty(self.output / SPOOL)
         summary = with_unstored(finished.summary, {**finished.summary.get("unstored", {}), **here})
@@ -246,7 +246,7 @@ class RunJob:
             # A separate event: the stop event of the run may be set, which would prevent retries.
             retries = RetryPolicy(stop=threading.Event(), clock=self.clock, attempts=3)
             self.record = read_record(session, retries, run_id)
-        except Exception as error:  # a bug, too
+        except Exception as error:  # also a bug
             self.roles.show(f"warning: no report was made: {error}; `loadgen report {run_id}` makes it later")
         finally:
             session.close()

@@ -272,7 +272,7 @@ class Leader:
         began_s, known, self._known = self._now_s(), self._known, None
         run = known or self._read()
         self._publisher.latencies_s.extend([] if known else [self._now_s() - began_s])
-        if run.status.is_terminal:  # another process took this leader for lost, and recovered the run
+        if run.status.is_terminal:  # another process considered this leader lost, and recovered the run
             raise RunFailed(f"run {self._run_id} was ended by another process: {run.status}, {run.reason}")
         if run.status is RunStatus.RUNNING and self._publisher.zero is None:
             self._publisher.read_published()  # another leader has started the run meanwhile
@@ -315,7 +315,7 @@ class Leader:
         return self.limits.check(view.workers, measured_s)
 
     def _observe_search(self, view: RunObservation, measured_s: float) -> SearchUpdate | None:
-        """What the current step shows. None: there is nothing to judge, or the last decision is not applied yet."""
+        """The observation of the current step. None: nothing can be judged, or the last decision is not applied yet."""
         waits = self._state.unrecorded or self._state.next_step is not None
         if self.find_max is None or not _measures(view) or measured_s < 0 or waits:  # the first step follows the zero
             return None

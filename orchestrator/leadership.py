@@ -125,16 +125,16 @@ def why_not_recoverable(run: UnfinishedRun, holder: LeaseHolder | None = None) -
     """Why another process must not take the run over. None: it may."""
     if run.lease_over_ms is None:
         age_s = run.update_age_ms / 1000
-        not_yet = SkippedRun(run_id=run.run_id, why=f"it was made {age_s:.0f} s ago, and is not led yet")
+        not_yet = SkippedRun(run_id=run.run_id, why=f"it was created {age_s:.0f} s ago, and has no leader yet")
         return None if age_s > NEVER_LED_S else not_yet
     over_s = run.lease_over_ms / 1000
     who = "its leader" if holder is None else run_leases.describe_owner(holder.owner)
     if over_s < 0:
-        why = f"it is led by {who}: its lease lasts {-over_s:.0f} s more, and longer when it is renewed"
+        why = f"it is led by {who}: its lease expires in {-over_s:.0f} s unless it is renewed"
         return SkippedRun(run_id=run.run_id, why=why)
     if over_s <= TAKEOVER_MARGIN_S:
         free_in_s = TAKEOVER_MARGIN_S - over_s
-        why = f"{who} leads it no more, and its last statements may take {free_in_s:.0f} s to end"
+        why = f"{who} no longer leads it, and its last statements may take {free_in_s:.0f} s to end"
         return SkippedRun(run_id=run.run_id, why=why, free_in_s=free_in_s)
     return None
 
@@ -156,7 +156,7 @@ def active_worker(beats: Sequence[HeartbeatRow], silent_s: float) -> str | None:
     if not alive:
         return None
     newest = min(alive, key=lambda row: row.age_ms)
-    return f"{newest.identity.worker_id} was heard {newest.age_ms / 1000:.0f} s ago, and has not ended"
+    return f"{newest.identity.worker_id} sent a heartbeat {newest.age_ms / 1000:.0f} s ago, and has not ended"
 
 
 def active_worker_of(beats: Sequence[HeartbeatRow], scenario: Scenario | None, *, leader_ended: bool) -> str | None:

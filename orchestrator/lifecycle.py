@@ -339,7 +339,7 @@ def _stopping(
         if view.limit is None and view.interrupts < 2 and view.now_s <= _deadline_s(state, view, ending, policy):
             return state, stop
         return _signalled(state, view), (*stop, TerminateWorkers(hard=False))
-    if state.signals_sent == 1:  # a worker that had not read STOP took the first signal as the request to drain
+    if state.signals_sent == 1:  # for a worker that had not read STOP, the first signal was the request to drain
         return _signalled(state, view), (*stop, TerminateWorkers(hard=False))
     if view.now_s - state.signalled_s <= policy.timing.kill_after_s:
         return state, stop

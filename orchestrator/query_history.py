@@ -24,13 +24,13 @@ from loadgen.snowflake.settings import APPLICATION, CONTROL_TAG, control_setting
 from loadgen.values import dataclass
 
 ROWS_MAX = 10_000  # Snowflake's limit of one answer
-HISTORY_LATENCY_S = 240.0  # about 45 s have been seen; nothing is promised
+HISTORY_LATENCY_S = 240.0  # about 45 s were observed; Snowflake documents no limit
 STATEMENT_S = 60  # of one slice
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  naive UTC, as the tables have it
 MS = timedelta(milliseconds=1)
 
-_UNKNOWN_FORM = "the query history came back in a form that is not known"
+_UNKNOWN_FORM = "the answer of the query history has an unknown form"
 _NOW = "SELECT SYSDATE()"
 # RESULT_LIMIT applies before any condition. The number of rows tells whether it has cut some off; row number 1 carries
 # that number if no row belongs to the run. Times cannot be bound.
@@ -168,7 +168,7 @@ class QueryHistory(AccountHistorySession):
         """Naive UTC, by the clock of the server whose history it is."""
         moment = self._fetch(_NOW)[0][0]
         if not isinstance(moment, datetime):
-            raise HistoryFailed("the server does not tell the time", NOT_RETRYABLE)
+            raise HistoryFailed("the server did not return its time", NOT_RETRYABLE)
         return moment
 
     def read(self, span: HistorySlice) -> HistoryPage:

@@ -160,7 +160,7 @@ def leaderless_run_on(
             continue
         beats = retries.call(partial(worker_heartbeats.read, session, found.run_id))
         if active := active_worker_of(beats, scenario, leader_ended=ended):
-            return f"run {found.run_id} is not led any more, and its workers still work there: {active}"
+            return f"run {found.run_id} has no leader any more, and its workers still generate load there: {active}"
     return None
 
 
@@ -247,7 +247,9 @@ def _last_step(run: Run, summary: Mapping[str, Any] | None, reason: str) -> Stat
 def _reason(run: Run, found: UnfinishedRun, by: str) -> str:
     before = f"{run.reason}; then " if run.reason else ""
     beat = (
-        "no worker was ever heard" if found.beat_age_ms is None else f"the last beat {found.beat_age_ms / 1000:.0f} s"
+        "no worker ever sent a heartbeat"
+        if found.beat_age_ms is None
+        else f"the last heartbeat {found.beat_age_ms / 1000:.0f} s"
     )
     lease = (
         "no process ever led it"
@@ -264,7 +266,7 @@ def _release(session: ControlSession, term: Lease) -> None:
         event(log, logging.DEBUG, "lease_release_failed", key=term.key, why=str(error))
 
 
-# --- what was recorded -----------------------------------------------------------------------------------------------
+# --- the result from the stored rows ---------------------------------------------------------------------------------
 
 
 def _make_result(

@@ -234,7 +234,9 @@ class TargetInfo:
 
 
 def environment_document(leader: Leader, scenario: Scenario, known: TargetInfo, seen: Sequence[str]) -> dict[str, Any]:
-    unstored = [f"{one.worker_id} could not store all: {one.last_error}" for one in leader.workers if one.unstored_rows]
+    unstored = [
+        f"{one.worker_id} could not store all rows: {one.last_error}" for one in leader.workers if one.unstored_rows
+    ]
     warnings = list(dict.fromkeys([*leader.limits.warnings, *unstored, *seen]))
     if scenario.target.use_cached_result:
         warnings.append("target.use_cached_result is on: some answers may come from the result cache")

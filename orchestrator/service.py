@@ -87,7 +87,7 @@ class FinishedRun:
     unstored: ResultRow | None = None  # a result that the control plane did not accept: the caller keeps it
 
 
-# Returns what has disturbed a run on its warehouse so far. Each disturbance makes the run INVALID.
+# Returns the disturbances of a run on its warehouse so far. Each of them makes the run INVALID.
 Disturbances = Callable[[], Iterable[str]]
 # Makes the spawner of the run with this id.
 SpawnerFactory = Callable[[str], Spawner]
@@ -241,7 +241,7 @@ class OrchestratorService:
         last = MoveRun(RunStatus(result.status), Phase.PROCESSING, reason)
         event(log, logging.INFO, "run_ended", run=run.run_id, verdict=summary["verdict"], why=summary["exit_reason"])
         unstored = self._store(leader, run.run_id, result)
-        if unstored is None or not unstored.failure.retryable:  # else the control plane is unreachable
+        if unstored is None or not unstored.failure.retryable:  # otherwise the control plane is unreachable
             try:
                 if not leader.while_leading(lambda: leader.move(leader.read_run(), last, verdict=summary["verdict"])):
                     raise RunFailed(f"run {run.run_id} could not be ended: it is {leader.read_run().status}")

@@ -169,7 +169,7 @@ class WarehousePoller(Service):
         warnings = [str(error) for error in polls.unreadable]
         for poll in polls:
             if abs(now - poll.timestamp) > POLLS_AGE_MAX:  # it would be counted as the cost of years
-                warnings.append(f"a poll of {poll.timestamp} is left out: the run is not as old")
+                warnings.append(f"a poll of {poll.timestamp} is left out: it is older than the run")
                 continue
             ago_s = max(0.0, (now - poll.timestamp).total_seconds())
             kind = kind_shown(shown_row(poll.raw))
@@ -308,7 +308,7 @@ def require_visible_cost(scenario: Scenario, environ: Mapping[str, str] = os.env
     """Reject guardrails.max_credits if the cost of the warehouse cannot be observed: the limit would have no effect."""
     name = target_profile(scenario, None, environ=environ).text("warehouse")
     if name is None:
-        raise CostUnknown("guardrails.max_credits is set, and no warehouse is named whose cost could be seen")
+        raise CostUnknown("guardrails.max_credits is set, and no warehouse is named, so the cost cannot be observed")
     try:
         found = show_warehouse(scenario, environ)
     except WarehouseUnreadable as error:
@@ -316,8 +316,8 @@ def require_visible_cost(scenario: Scenario, environ: Mapping[str, str] = os.env
     if found is None:
         raise CostUnknown(f"guardrails.max_credits is set, and this role does not see warehouse {printable(name, 100)}")
     if RATES.of(found[0].size, found[0].kind) is None:
-        size = printable(found[0].size or "that it does not tell", 50)
-        raise CostUnknown(f"guardrails.max_credits is set, and what a warehouse of size {size} costs is not known")
+        size = printable(found[0].size or "unknown", 50)
+        raise CostUnknown(f"guardrails.max_credits is set, and the cost of a warehouse of size {size} is not known")
 
 
 class WarehouseUnreadable(RunFailed):
@@ -336,7 +336,7 @@ def show_warehouse(scenario: Scenario, environ: Mapping[str, str] = os.environ) 
     try:
         return _shown(session, Identifier.parse(name))
     except Exception as error:  # the driver leaks exceptions of its libraries
-        raise WarehouseUnreadable(f"warehouse {printable(name, 100)} cannot be looked at: {describe(error)}") from error
+        raise WarehouseUnreadable(f"warehouse {printable(name, 100)} could not be read: {describe(error)}") from error
     finally:
         session.close()
 
@@ -390,7 +390,7 @@ def _number(value: Any) -> int:
 
 KEY_MAX = 100  # characters; as wide as the column
 WAIT_POLL_S = 1.0
-FINAL_CHECK_ATTEMPTS = 4  # whether another run took the warehouse; after that it is unknown
+FINAL_CHECK_ATTEMPTS = 4  # to check whether another run claimed the warehouse; after that it is unknown
 _DIGEST = 16  # characters
 
 
@@ -521,10 +521,10 @@ def busy_text(warehouse: TargetWarehouse, holder: LeaseHolder | None) -> str:
     """Which run holds the warehouse, in one sentence."""
     what = f"warehouse {printable(warehouse.name, 100)}"
     if holder is None:
-        return f"{what} is being taken by another run"
+        return f"{what} is being claimed by another run"
     scenario = holder.owner.partition(" ")[2]
     by = f"scenario {printable(scenario, 60)}, {run_leases.describe_owner(holder.owner)}"
     if holder.remaining_ms > 0:
         return f"{what} is in use by another run: {by}"
     free_s = max(0.0, TAKEOVER_MARGIN_S + holder.remaining_ms / 1000)
-    return f"{what} was in use by a run that is gone: {by}; it is free in {free_s:.0f} s"
+    return f"{what} was in use by a run that has ended: {by}; it is free in {free_s:.0f} s"

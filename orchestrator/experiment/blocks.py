@@ -166,7 +166,7 @@ class ExperimentLoop:
     def _warn_of_unknown_costs(self) -> None:
         unknown = [arm for arm in self._design.arms if self._worst.get(arm) is None]
         if unknown:
-            what = f"budget.credits: what a measurement may cost is not known of {', '.join(unknown)}"
+            what = f"budget.credits: the cost of a measurement is not known for {', '.join(unknown)}"
             self._actions.print_line(f"warning: {what}; the first block may exceed the budget")
 
     def _next(self) -> ExperimentEnding | None:
@@ -186,7 +186,8 @@ class ExperimentLoop:
         if self._budget.credits is not None and spent.unknown > self._warned:
             self._warned = spent.unknown
             what = f"the credits of {counted(spent.unknown, 'measurement')} are not known"
-            self._actions.print_line(f"warning: {what}; for budget.credits the worst case counts, where it is known")
+            counts = "for budget.credits they count with the worst case, if it is known"
+            self._actions.print_line(f"warning: {what}; {counts}")
         planned_s = sum(
             self._loaded.file.washout_s + longest_s(scenario, None) - scenario.timing.drain_s
             for scenario in self._scenarios.values()
@@ -375,7 +376,7 @@ def _ended_s(record: RunRecord) -> float:
     return (record.ended - record.started).total_seconds()
 
 
-# --- What was spent, and what the next block may take ----------------------------------------------------------------
+# --- Time and credits that were spent, and that the next block may need ----------------------------------------------
 #
 # Credits are estimates from polls. Where a run could not be observed, the worst case of its arm counts: a budget that
 # ignores unknown costs would not limit anything.

@@ -69,7 +69,8 @@ def meter_experiment(
     experiment_id = experiments.find(session, retries, name).experiment_id
     if experiment_id in retries.call(lambda: experiments.led(session)):
         raise Busy(
-            f"experiment {experiment_id} continues", remedy="Wait for its end: metering is up to 3 hours late anyway."
+            f"experiment {experiment_id} has not ended",
+            remedy="Wait for its end: metering is up to 3 hours late anyway.",
         )
     hours = hours_of(retries.call(lambda: experiments.spans(session, experiment_id)))
     scenarios = _scenarios(session, retries, experiment_id, environ)

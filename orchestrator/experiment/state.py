@@ -49,7 +49,7 @@ class LeaseLost(RunFailed):
 
 
 def config_of(loaded: LoadedExperiment) -> dict[str, Any]:
-    """What identifies the experiment. Budget and credit prices are not part of it: they may be changed."""
+    """The settings that identify the experiment. Budget and credit prices are not among them: they may be changed."""
     file = loaded.file
     return {
         "arms": {name: _arm_config(file.arms[name], arm.scenario) for name, arm in loaded.arms.items()},
@@ -63,7 +63,7 @@ def config_of(loaded: LoadedExperiment) -> dict[str, Any]:
 
 
 def _arm_config(arm: ArmSection, scenario: Scenario) -> dict[str, Any]:
-    """The name of its warehouse is part of the scenario."""
+    """The settings of one arm. The name of its warehouse is part of the scenario."""
     is_made = arm.warehouse is not None and arm.warehouse.create
     return {"scenario": template_id(scenario), "settings": arm.settings, "create": is_made}
 

@@ -66,13 +66,13 @@ SETTLE_POLL_S = 1.0
 class WarehouseReplaced(RunFailed):
     """A warehouse that the experiment has created was dropped or replaced by another user."""
 
-    remedy = "Look at it with SHOW WAREHOUSES: it was not changed."
+    remedy = "Inspect it with SHOW WAREHOUSES: it was not changed."
 
 
 class NotSettled(RunFailed):
     """The settings of a warehouse did not take effect, or could not be read."""
 
-    remedy = "Look at it with SHOW WAREHOUSES; `loadgen runs recover` restores its settings."
+    remedy = "Inspect it with SHOW WAREHOUSES; `loadgen runs recover` restores its settings."
 
 
 def undo(session: PrepareSession, before: ChangedWarehouse, clock: Clock, stop: threading.Event) -> None:
@@ -99,20 +99,20 @@ def create_warehouse(
     except LoadgenError:
         row = _found(session, warehouse)
         if row is None or row.get("comment") != made_by(experiment_id):
-            raise  # else the warehouse was created, and the answer was lost
+            raise  # otherwise the warehouse was created, and the answer was lost
 
 
 def require_made(session: PrepareSession, warehouse: Identifier, experiment_id: str) -> None:
     """Raises WarehouseReplaced unless the experiment has created the warehouse of this name."""
     row = _found(session, warehouse)
     if row is None or row.get("comment") != made_by(experiment_id):
-        what = f"warehouse {printable(warehouse.name, 100)} is not the one that experiment {experiment_id} has made"
+        what = f"warehouse {printable(warehouse.name, 100)} is not the one that experiment {experiment_id} has created"
         raise WarehouseReplaced(what)
 
 
 def require_absent(session: PrepareSession, warehouse: Identifier) -> None:
     if _found(session, warehouse) is not None:
-        what = f"warehouse {printable(warehouse.name, 100)} is there already, and create: true makes a new one"
+        what = f"warehouse {printable(warehouse.name, 100)} already exists, and create: true makes a new one"
         raise ConfigurationError(what, remedy="Choose another name, or remove create.")
 
 
@@ -251,7 +251,7 @@ class ArmWarehouseSettings:
                     self._forget(before)
             except LoadgenError as error:
                 errors.append(error)
-                self._tell(f"warehouse {before.warehouse} is not as it was before: {error}")
+                self._tell(f"warehouse {before.warehouse} could not be restored: {error}")
                 if not isinstance(error, WarehouseReplaced):
                     self._tell(f"undo it with: {undo_sql(before.warehouse, before.settings)}")
             else:
@@ -300,7 +300,10 @@ class ArmWarehouseSettings:
         if not own:
             lease = claim_left(control, retries, left)
             if lease is None:
-                raise Busy(f"experiment {left.experiment_id} changes warehouse {left.warehouse}", remedy="Wait for it.")
+                raise Busy(
+                    f"experiment {left.experiment_id} changes warehouse {left.warehouse}",
+                    remedy="Wait until it has ended.",
+                )
         undo(session, left, self._clock, retries.stop)
         experiments.record_restore(control, retries, left)
         if lease is not None:
@@ -321,7 +324,7 @@ class ArmWarehouseSettings:
         return open_session(arm.profile, is_made=arm.is_made, clock=self._clock, stop=threading.Event())
 
 
-# --- What a measurement may cost -------------------------------------------------------------------------------------
+# --- The largest cost of a measurement -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -462,7 +465,7 @@ def _restore_alone(control: ControlSession, retries: RetryPolicy, left: ChangedW
     profile = find_profile(left.connection, environ=os.environ).with_fields("the experiment", warehouse=warehouse.sql)
     target = TargetWarehouse.of_profile(profile)
     if target.key != left.warehouse_key:
-        raise NotSettled(f"connection {printable(profile.name, 60)} of this machine does not lead to it")
+        raise NotSettled(f"connection {printable(profile.name, 60)} of this machine leads to another warehouse")
     queue = WarehouseWait(wait=False, stop=retries.stop)
     with exclusive_warehouse(target, "recover", control.place, LeaseTimes(), queue, clock=clock):
         with closing(open_session(profile, is_made=not left.settings, clock=clock, stop=retries.stop)) as session:

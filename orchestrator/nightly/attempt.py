@@ -98,12 +98,12 @@ class RunProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None: it has not ended."""
+        """The exit code of the process. None: it has not ended."""
         return self._process.poll()
 
     @property
     def run_id(self) -> str | None:
-        """None: the run is not created yet, or was never created."""
+        """The id of the run. None: the run is not created yet, or was never created."""
         return min(self._run_ids(), default=None)
 
     def _run_ids(self) -> list[str]:
@@ -144,7 +144,7 @@ class RunProcess:
         return result
 
     def warnings(self) -> list[str]:
-        """Its warnings, for the user of the pool."""
+        """The warnings of the run, for the user of the pool."""
         lines = _stderr(self._folder)
         return [printable(line, REASON_MAX) for line in lines if line.startswith("warning: ")][:_WARNINGS_MAX]
 
@@ -224,7 +224,7 @@ def _inside(folder: Path, name: str) -> Path:
     """The path of a value file. The name comes from a table: it must not lead out of the folder."""
     path = PurePosixPath(name)
     if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:
-        raise InvalidQueueRow(f"the value file {printable(name, 200)!r} would not lie beside the scenario")
+        raise InvalidQueueRow(f"the value file {printable(name, 200)!r} would be outside the folder of the scenario")
     if len(path.parts) > DEPTH_MAX:
         raise InvalidQueueRow(f"the value file {printable(name, 200)!r} has more than {DEPTH_MAX} parts")
     return folder / path
@@ -273,7 +273,7 @@ def _reason(output: Mapping[str, Any], folder: Path, code: int) -> str | None:
     line = next((line for line in reversed(_stderr(folder)) if line.strip()), None)
     if line is not None:
         return printable(line, REASON_MAX)
-    return None if code == 0 else f"it ended with {code} and said nothing"
+    return None if code == 0 else f"it ended with {code} and printed nothing"
 
 
 def _stderr(folder: Path) -> list[str]:

@@ -92,7 +92,7 @@ def _beside_trend(
     trend = read_trend(session, retries, summary["scenario"], until=summary["run_id"])
     found = {"kind": TREND, "runs": len(trend.runs)}
     if not trend.runs or trend.runs[-1].run_id != summary["run_id"]:
-        return {**found, "verdict": "not judged", "reason": "this run has no number", "exit_code": 0}
+        return {**found, "verdict": "not judged", "reason": "the trend does not include this run", "exit_code": 0}
     return {**found, "verdict": trend.verdict.value, "reason": reason_text(trend), "exit_code": trend.exit_code}
 
 

@@ -47,13 +47,13 @@ class PoolRules:
     def __post_init__(self) -> None:
         if not 0 <= self.min_runners <= self.max_runners or self.max_runners < 1:
             raise UsageError(
-                f"a pool of {self.min_runners} to {self.max_runners} runners cannot be",
+                f"a pool of {self.min_runners} to {self.max_runners} runners is not possible",
                 remedy="Make --max at least 1 and not less than --min.",
             )
         if self.scale_up_at < 1 or self.max_runs < 1 or self.max_age_s <= 0:
             raise UsageError(
-                "--scale-up-at, --max-runs and --max-age must be more than nothing",
-                remedy="Leave them out to get what `loadgen pool run --help` shows.",
+                "--scale-up-at, --max-runs and --max-age must be greater than 0",
+                remedy="Omit them to use the defaults that `loadgen pool run --help` shows.",
             )
 
 
@@ -72,7 +72,7 @@ class RunnerView:
 
     @property
     def is_silent(self) -> bool:
-        """It does not answer any more, or has not given its first answer in time."""
+        """It no longer answers, or did not send its first answer in time."""
         return self.misses >= MISSES_MAX and (self.has_answered or self.age_s >= START_MAX_S)
 
 
@@ -459,7 +459,7 @@ class PoolManager:
             self._step(child)  # read its last messages
             child.close()
             worked = child.state is not None and child.state.registered
-            if child.state is not None and child.exit_code != 0:  # else it has given back its run
+            if child.state is not None and child.exit_code != 0:  # otherwise it has given back its run
                 self._release(child.state.worker_id, child.end_text)
             level = logging.INFO if child.exit_code == 0 else logging.WARNING
             event(log, level, "runner_ended", runner=child.name, code=child.exit_code)

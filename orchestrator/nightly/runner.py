@@ -198,7 +198,7 @@ class RunnerHeartbeat(Service):
 LOOK_S = 0.1  # between checks of the process of a run
 IDLE_LOOK_S = 0.5  # between checks whether the pool is still idle
 TOLD_TO_END = "its runner was told to end"
-GIVEN_UP = "its runner gave it up: the control plane failed or did not answer"
+GIVEN_UP = "its runner stopped it: the control plane failed or did not answer"
 ATTEMPTS = 4  # of a statement; a lease does not last for more
 _COULD_NOT_START = 1  # exit codes of an attempt whose run was never created
 _HOPELESS = 2

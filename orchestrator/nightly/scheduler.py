@@ -178,7 +178,7 @@ class _Tick:
         if self._finish:
             self._finish_others()
         seen, more = self._fire_all()
-        if self._in_doubt is not None:  # no schedule has succeeded since
+        if self._in_doubt is not None:  # and no schedule has succeeded since
             raise self._in_doubt[1]
         return SchedulerPass(
             schedules=seen,
@@ -318,7 +318,7 @@ class NextLook:
 
     @classmethod
     def parse(cls, text: bytes) -> Self | None:
-        """None: the text is invalid."""
+        """Parse the text of the file. None: the text is invalid."""
         try:
             match json.loads(text):
                 case {"place": str(place), "looked_at": float(looked_at), "look_at": float(look_at), **others}:
@@ -341,10 +341,10 @@ def place_key(place: ControlPlaneLocation) -> str:
 
 
 def after_tick(place: str, began: datetime, done: SchedulerPass, idle_poll_s: float) -> NextLook | None:
-    """The next look after a tick. None: the next tick must read the tables, because there is more to do or something
-    has failed.
+    """When the tables must be read after a tick. None: by the next tick, because there is more to do or something has
+    failed.
 
-    `began` is the time before the tick, so that its statements do not delay the next look. After a fire the tables are
+    `began` is the time before the tick, so that its statements do not delay the next read. After a fire the tables are
     read again to check whether a runner has taken its run.
     """
     if done.more or any(complaint.is_new for complaint in done.complaints):
@@ -458,7 +458,7 @@ def _stamp(at: datetime) -> str:
 
 # --- `loadgen schedule tick` every minute, by cron or systemd --------------------------------------------------------
 
-LIMIT_S = 300  # for a tick; the next one, or another host's, does what it left
+LIMIT_S = 300  # for a tick; the next one, or one of another host, does the rest
 UNIT = "loadgen-schedule"
 
 CRONTAB = """\
@@ -485,7 +485,7 @@ TIMER = """\
 # and `loginctl enable-linger` so that it continues while you are not logged in.
 {cost}
 [Unit]
-Description=Look at the schedules of loadgen every minute
+Description=Check the schedules of loadgen every minute
 
 [Timer]
 OnCalendar=minutely

@@ -1,6 +1,6 @@
 """Workers in the containers of one job: the spawner, which does not depend on the platform, and the platform's job.
 
-One request starts all workers. A thread with a separate connection asks every few seconds how they fare; the leader
+One request starts all workers. A thread with a separate connection reads their states every few seconds; the leader
 never waits for it. That thread also ends the containers, reads their logs, and removes the job.
 """
 
@@ -71,7 +71,7 @@ class WorkerJob(Protocol):
 
     @property
     def may_exist(self) -> bool:
-        """After start(): the job exists, or the answer to its creation was lost."""
+        """Valid after start(). The job exists, or the answer to its creation was lost."""
 
     def start(self, workers: int) -> None:
         """Create the job. Safe to repeat: an existing job is found. Raises LoadgenError with a remedy."""

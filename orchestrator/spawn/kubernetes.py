@@ -334,9 +334,9 @@ def refusal(error: KubernetesFailed, job: KubernetesJob, namespace: str) -> Load
     if error.status == 403:
         return PrivilegeMissing(f"Kubernetes refused the workers' Job: {text}", remedy=_RIGHTS)
     if error.is_missing:
-        remedy = f"Make it with `kubectl create namespace {namespace}`, or name another in spawner.namespace."
+        remedy = f"Create it with `kubectl create namespace {namespace}`, or name another in spawner.namespace."
         return ConfigurationError(f"namespace {namespace} cannot be used: {text}", remedy=remedy)
     if error.status in (400, 422):
         remedy = "Correct the key of spawner that it names; `loadgen run --dry-run` prints the manifest."
         return ConfigurationError(f"Kubernetes rejected the workers' Job: {text}", remedy=remedy)
-    return RunFailed(f"the workers' Job {job.name} could not be made: {text}", remedy="Try again later.")
+    return RunFailed(f"the workers' Job {job.name} could not be created: {text}", remedy="Try again later.")

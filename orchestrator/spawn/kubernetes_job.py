@@ -195,7 +195,7 @@ def require_kubernetes_settings(scenario: Scenario, place: ControlPlaneLocation)
         which = "target" if scenario.connection == EMBEDDED else "control plane"
         raise ConfigurationError(
             f"spawner kubernetes: pods cannot reach the embedded server of this machine, where the {which} is",
-            remedy="Have both in a Snowflake account, or use spawner kind local.",
+            remedy="Use a Snowflake account for both, or spawner kind local.",
         )
     if scenario.spawner.secret is not None:
         return
@@ -272,7 +272,7 @@ def _scalar(value: Any) -> str:
 
 # --- The state of a Job, its pods and its events, and what it means for each worker ----------------------------------
 #     the pods of an index      the worker
-#     none                      waits, or cannot be made (quota, admission), or was deleted
+#     none                      waits, or cannot be created (quota, admission), or was deleted
 #     Pending                   waits (unschedulable, pulling the image), or cannot start
 #     Running                   works
 #     ended, all of them        has ended: by itself, or by Kubernetes
@@ -404,7 +404,7 @@ class IndexStatus:
             return left[0].waits if left and all(pod.phase == "Pending" for pod in left) else ""
         if self.is_done or self.gone:
             return ""
-        return str(self.refused or "Kubernetes has not made its pod")
+        return str(self.refused or "Kubernetes has not created its pod")
 
     @property
     def is_held_up(self) -> bool:

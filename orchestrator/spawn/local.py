@@ -125,7 +125,7 @@ class SubprocessSpawner:
                 with suppress(ProcessLookupError, PermissionError):  # it has just ended
                     os.killpg(child.pid, signal.SIGKILL)
             else:
-                # uv forwards the signal. A signal to the group would reach the worker twice, which means: hurry.
+                # uv forwards the signal. A signal to the group would reach the worker twice: a request to end at once.
                 child.terminate()
 
     def close(self) -> None:

@@ -148,27 +148,27 @@ def require_spcs_settings(
         which = "control plane" if control.is_embedded else "target"
         raise ConfigurationError(
             f"spawner spcs: containers in Snowflake cannot reach the embedded server, where the {which} is",
-            remedy="Have both in the account that runs the containers, or use spawner kind local.",
+            remedy="Use the account that runs the containers for both, or spawner kind local.",
         )
     accounts = [printable((profile.text("account") or "").upper(), 80) for profile in (target, control)]
     if accounts[0] != accounts[1]:
         raise ConfigurationError(
             f"spawner spcs: the target is in account {accounts[0]}, the control plane in {accounts[1]},"
             " and a container can log in to its own account only",
-            remedy="Have both in one account, or use spawner kind local.",
+            remedy="Use one account for both, or spawner kind local.",
         )
     if secrets := secrets_in(scenario):
         raise ConfigurationError(
             f"spawner spcs: the scenario uses {', '.join(f'${{{name}}}' for name in secrets)}: secrets are not stored"
             " with a run, and a container does not have them",
-            remedy="Use a variable that is not named like a secret if it is none, or spawner kind local.",
+            remedy="If it is not a secret, use a variable with another name; otherwise use spawner kind local.",
         )
     for key in ("database", "schema"):
         inherited = None if target.is_embedded else target.text(key)
         if inherited is not None and getattr(scenario.target, key) is None:
             raise ConfigurationError(
-                f"spawner spcs: target.{key} is left to connection {printable(target.name, 80)!r},"
-                " unknown in a container",
+                f"spawner spcs: target.{key} comes from connection {printable(target.name, 80)!r},"
+                " which is unknown in a container",
                 remedy=f"Write target: {{{key}: {printable(inherited, 80)}}} into the scenario.",
             )
 
@@ -178,7 +178,7 @@ def _bare(text: str) -> str:
     if not _BARE.fullmatch(name):
         raise ConfigurationError(
             f"spawner.compute_pool is {printable(text, 80)!r}: Snowflake has no compute pools with such names",
-            remedy="Write letters, digits, _ and $ without quotes; SHOW COMPUTE POOLS lists those there are.",
+            remedy="Write letters, digits, _ and $ without quotes; SHOW COMPUTE POOLS lists the existing ones.",
         )
     return name
 
@@ -349,6 +349,6 @@ def refusal(error: ControlFailed, job: SpcsJob) -> LoadgenError:
     if failure.is_missing_object and "pool" in text.lower():
         return ConfigurationError(
             f"compute pool {job.compute_pool} cannot be used: {text}",
-            remedy="SHOW COMPUTE POOLS lists those there are; spawner.compute_pool names one. " + _RIGHTS,
+            remedy="SHOW COMPUTE POOLS lists the existing ones; spawner.compute_pool names one. " + _RIGHTS,
         )
     return RunFailed(f"the workers' job service could not be started: {text}", remedy=_RIGHTS)

@@ -124,7 +124,7 @@ def test_an_experiment_that_goes_on_in_another_process_makes_its_warehouse_anew(
 def test_a_warehouse_that_is_there_already_is_not_touched(made: Made) -> None:
     made.plane.change(f"CREATE WAREHOUSE {made.name}")
 
-    with pytest.raises(ConfigurationError, match="is there already, and create: true makes a new one") as caught:
+    with pytest.raises(ConfigurationError, match="already exists, and create: true makes a new one") as caught:
         made.apply()
 
     assert caught.value.exit_code == 2

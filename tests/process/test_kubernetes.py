@@ -219,7 +219,7 @@ def test_an_unreachable_api_is_reported_once_and_retried(spawners, caplog):
             "spawner.namespace",
         ),
         (422, "spec.template.spec: Invalid value", 1, ConfigurationError, "rejected the workers' Job", "--dry-run"),
-        (500, "etcd is away", 99, RunFailed, "could not be made: etcd is away", "later"),
+        (500, "etcd is away", 99, RunFailed, "could not be created: etcd is away", "later"),
     ],
 )
 def test_a_rejected_job_reports_its_reason_and_leaves_nothing(spawners, status, message, count, kind, said, hint):

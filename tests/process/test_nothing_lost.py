@@ -273,7 +273,7 @@ def test_a_result_that_the_control_plane_rejects_is_reported_and_uploaded_later(
     ended = harness.rows("SELECT STATUS, VERDICT FROM RUN_STATUS WHERE RUN_ID = ?", run.run_id)
     assert ended == [("COMPLETED", told["verdict"])], "it has ended, whatever became of its result"
     assert {"orchestrator": {"result": 1}}.items() <= told["unstored"].items()
-    assert "the control plane did not take the result" in run.said
+    assert "the control plane did not accept the result" in run.said
     assert [one["rows"]["result"] for one in upload(harness, run)] == [1, 1]
 
 

@@ -351,7 +351,7 @@ def test_a_cost_that_cannot_be_seen_cannot_be_limited(server: EmbeddedServer, tm
         refused = harness.run(connection="account", **limited)
 
         assert refused.ended() == 2, refused.said
-        assert "cannot be looked at: " in refused.said
+        assert "could not be read: " in refused.said
         assert "hint: Name a warehouse on which the role has MONITOR or USAGE" in refused.said
         assert not list(refused.folder.glob("runs/*"))
 

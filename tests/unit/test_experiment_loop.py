@@ -178,7 +178,7 @@ def test_unknown_costs_are_reported_and_count_as_the_worst_case(tmp_path: Path) 
     result = harness.run()
 
     assert [line for line in harness.said if line.startswith("warning")][:2] == [
-        "warning: budget.credits: what a measurement may cost is not known of b; the first block may exceed the budget",
+        "warning: budget.credits: the cost of a measurement is not known for b; the first block may exceed the budget",
         "warning: the credits of 2 measurements are not known; for budget.credits the worst case counts, where it is"
         " known",
     ]

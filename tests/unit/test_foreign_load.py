@@ -193,7 +193,7 @@ def test_a_history_in_another_form_is_no_reason_against_a_run(answer, monkeypatc
     history = QueryHistory(find_profile("embedded", environ={"LOADGEN_EMBEDDED_ADDRESS": "127.0.0.1:1"}), "run")
     monkeypatch.setattr(history, "rows", lambda *_: answer)
 
-    with pytest.raises(HistoryFailed, match="in a form that is not known"):
+    with pytest.raises(HistoryFailed, match="has an unknown form"):
         history.use("WH", HistorySlice(start_ms=0, end_ms=1))
 
 

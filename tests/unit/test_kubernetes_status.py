@@ -158,7 +158,7 @@ NO_ACCOUNT = 'Error creating: pods "x" is forbidden: error looking up service ac
     [
         (QUOTA, None, f"FailedCreate: {QUOTA}"),
         (NO_ACCOUNT, f"worker-1 cannot start: FailedCreate: {NO_ACCOUNT}", f"FailedCreate: {NO_ACCOUNT}"),
-        (None, None, "Kubernetes has not made its pod"),
+        (None, None, "Kubernetes has not created its pod"),
     ],
 )
 def test_why_there_is_no_pod(message, sentence, waits):

@@ -179,9 +179,9 @@ def test_a_run_finds_its_files_and_leaves_its_own(tmp_path):
     [
         ("import sys; sys.exit('error: boom')", "error: boom"),
         ('import sys; print(\'{"error": {"message": "no table"}}\'); sys.exit(1)', "no table"),
-        ("import sys; sys.exit(1)", "it ended with 1 and said nothing"),
-        ("print('[1]'); import sys; sys.exit(1)", "it ended with 1 and said nothing"),
-        ("print('{\"error\": 1}'); import sys; sys.exit(1)", "it ended with 1 and said nothing"),
+        ("import sys; sys.exit(1)", "it ended with 1 and printed nothing"),
+        ("print('[1]'); import sys; sys.exit(1)", "it ended with 1 and printed nothing"),
+        ("print('{\"error\": 1}'); import sys; sys.exit(1)", "it ended with 1 and printed nothing"),
     ],
     ids=["last words", "an error", "nothing", "something else", "a strange error"],
 )

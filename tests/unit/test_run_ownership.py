@@ -57,8 +57,8 @@ def test_the_leader_of_a_run_that_is_left_alone_is_named():
 
     assert led is not None
     assert lost is not None
-    assert led.why == "it is led by process 4711 on build-7: its lease lasts 5 s more, and longer when it is renewed"
-    assert lost.why == "process 4711 on build-7 leads it no more, and its last statements may take 8 s to end"
+    assert led.why == "it is led by process 4711 on build-7: its lease expires in 5 s unless it is renewed"
+    assert lost.why == "process 4711 on build-7 no longer leads it, and its last statements may take 8 s to end"
     assert why_not_recoverable(unfinished(10_001, 0), holder) is None
 
 

@@ -163,10 +163,10 @@ def test_statements_about_a_job():
 @pytest.mark.parametrize(
     ("overrides", "said", "hint"),
     [
-        (("control.connection=embedded",), "where the control plane is", "Have both in the account"),
-        (("connection=embedded", "control.connection=prod"), "where the target is", "Have both in the account"),
-        (("control.connection=other",), "account ORG-ACME, the control plane in ORG-OTHER", "Have both in one account"),
-        (("target.database=null",), "target.database is left to connection 'prod'", "target: {database: MINE}"),
+        (("control.connection=embedded",), "where the control plane is", "Use the account"),
+        (("connection=embedded", "control.connection=prod"), "where the target is", "Use the account"),
+        (("control.connection=other",), "account ORG-ACME, the control plane in ORG-OTHER", "Use one account for both"),
+        (("target.database=null",), "target.database comes from connection 'prod'", "target: {database: MINE}"),
         (('spawner.compute_pool="my pool"',), "no compute pools with such names", "SHOW COMPUTE POOLS"),
     ],
 )

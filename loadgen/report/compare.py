@@ -470,8 +470,8 @@ def _numbers(comparison: Comparison) -> str:
         f"* counts toward the verdict: {comparison.comparisons} comparisons. Percentiles are interpolated, and differ"
         " by up to 1 % from the reports of the runs."
     )
-    said = [note(f"{html(remark, 500)}.") for remark in remarks(comparison)]
-    return section("numbers", "What changed", *tables, rule, *said)
+    notes = [note(f"{html(remark, 500)}.") for remark in remarks(comparison)]
+    return section("numbers", "What changed", *tables, rule, *notes)
 
 
 def _change_cells(change: MetricChange) -> Sequence[str]:

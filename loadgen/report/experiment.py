@@ -218,22 +218,22 @@ def answer(document: Mapping[str, Any]) -> str:
         return "No block is complete, so the arms cannot be compared."
     frontier = [arm["arm"] for arm in document["arms"] if arm["on_frontier"]]
     outside = [arm["arm"] for arm in document["arms"] if not arm["serving"]]
-    said = []
+    parts = []
     if outside:
-        said.append(f"Outside the limits: {', '.join(outside)}.")
+        parts.append(f"Outside the limits: {', '.join(outside)}.")
     if len(frontier) == 1 and len(document["arms"]) > len(outside) + 1:
-        said.append(
+        parts.append(
             f"{frontier[0]} is the best choice: every other arm inside the limits is dominated in price and"
             " response time."
         )
     elif len(frontier) == 1 and outside:
-        said.append(f"{frontier[0]} is the only arm inside the limits.")
+        parts.append(f"{frontier[0]} is the only arm inside the limits.")
     elif len(frontier) > 1 and document["verdict"] == "decided":
-        said.append(f"No arm is best in both price and response time: {', '.join(frontier)} are on the frontier.")
+        parts.append(f"No arm is best in both price and response time: {', '.join(frontier)} are on the frontier.")
     for arm in document["arms"]:
         mine = [one for one in document["comparisons"] if (one["a"], one["b"]) == (document["reference"], arm["arm"])]
-        said += [_pair_sentence(mine)] if mine else []
-    return " ".join(said)
+        parts += [_pair_sentence(mine)] if mine else []
+    return " ".join(parts)
 
 
 def _pair_sentence(pair: Sequence[Mapping[str, Any]]) -> str:
@@ -315,7 +315,7 @@ def experiment_text(document: Mapping[str, Any]) -> str:
     lines.append("")
     lines.append(
         f"{complete} of {blocks['begun']} begun, at most {blocks['maximum']}. Intervals hold simultaneously,"
-        f" at every look, with {1 - document['error']:.0%} probability."
+        f" after every block, with {1 - document['error']:.0%} probability."
     )
     if document["credits"] is not None:
         rates = f"rates of {printable(document['price']['rates_date'], 40)}"
@@ -367,15 +367,15 @@ def metering_text(document: Mapping[str, Any]) -> str | None:
     if not metering:
         return None
     estimated = credits_text(document["credits"])
-    said = [
+    sentences = [
         f"Metered: {metering['credits']:.4f} credits of {', '.join(metering['warehouses'])} in"
         f" {counted(metering['hours'], 'whole hour')}, including all other use; estimated: {estimated}."
     ]
     if metering["note"]:
-        said.append(f"{metering['note'][:1].upper()}{metering['note'][1:]}.")
+        sentences.append(f"{metering['note'][:1].upper()}{metering['note'][1:]}.")
     if not metering["complete"]:
-        said.append("The value may still change, because metering is up to 3 hours late.")
-    return " ".join(said)
+        sentences.append("The value may still change, because metering is up to 3 hours late.")
+    return " ".join(sentences)
 
 
 def frontier_text(arm: Mapping[str, Any]) -> str:

@@ -37,11 +37,11 @@ _PAIR_HEAD = ("metric", "arm", "compared with", "decision", "change", "interval"
 def experiment_html(document: Mapping[str, Any]) -> str:
     """The HTML file."""
     blocks = document["blocks"]
-    told = (
+    blocks_text = (
         f"{counted(len(blocks['complete']), 'complete block')} of {blocks['begun']} begun, at most {blocks['maximum']}"
     )
     why, experiment_id = html(document["exit_reason"], 500), html(document["experiment_id"])
-    about = f'<p class="sub">{why}. {told}. Experiment {experiment_id}.</p>'
+    about = f'<p class="sub">{why}. {blocks_text}. Experiment {experiment_id}.</p>'
     return verdict_page(
         str(document["verdict"]),
         html(document["name"], 200),
@@ -60,18 +60,18 @@ def _arms(document: Mapping[str, Any]) -> str:
     currency = html(document["price"]["currency"], 10)
     head = (*credits_head(_ARM_HEAD, document), f"{currency} per 1,000", "frontier")
     rows = [_arm(arm, is_reference=arm["arm"] == document["reference"]) for arm in document["arms"]]
-    said = []
+    notes = []
     if document["limits"]:
         limits = ", ".join(html(limit, 100) for limit in document["limits"])
-        said.append(
+        notes.append(
             note(f"Limits: {limits}. Statements of a measurement outside the limits cost credits, but do not count.")
         )
     if document["credits"] is not None:
         date = html(document["price"]["rates_date"], 40)
-        said.append(note(f"Credits and prices are estimated from polls of the warehouse, with the rates of {date}."))
+        notes.append(note(f"Credits and prices are estimated from polls of the warehouse, with the rates of {date}."))
     if (metered := metering_text(document)) is not None:
-        said.append(note(html(metered, 1_000)))
-    return section("arms", "Arms", table("arms", head, rows, last_words=1), *said)
+        notes.append(note(html(metered, 1_000)))
+    return section("arms", "Arms", table("arms", head, rows, last_words=1), *notes)
 
 
 def _arm(arm: Mapping[str, Any], *, is_reference: bool) -> Sequence[str]:
@@ -94,7 +94,7 @@ def _pairs(document: Mapping[str, Any]) -> str:
         for one in document["comparisons"]
     ]
     rule = note(
-        f"All intervals hold simultaneously, at every look, with {1 - document['error']:.0%} probability. Equivalent:"
+        f"Intervals hold simultaneously, after every block, with {1 - document['error']:.0%} probability. Equivalent:"
         " the interval lies inside the margin. Undecided does not mean equal."
     )
     sentences = "".join(f"<li>{html(comparison_sentence(one), 500)}</li>" for one in document["comparisons"])
@@ -420,8 +420,8 @@ def _scaling(document: Mapping[str, Any]) -> str:
         x_title="connections",
         height=260,
     )
-    said = f"No scaling curve: {found}." if isinstance(found, str) else scaling_text(found)
-    return section("scaling", "Scaling", _picture(chart, []), note(html(said)))
+    text = f"No scaling curve: {found}." if isinstance(found, str) else scaling_text(found)
+    return section("scaling", "Scaling", _picture(chart, []), note(html(text)))
 
 
 def _sizes(document: Mapping[str, Any]) -> str:

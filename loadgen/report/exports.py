@@ -383,8 +383,8 @@ def _errors(summary: Mapping[str, Any]) -> Iterator[str]:
 def _sessions(summary: Mapping[str, Any]) -> Iterator[str]:
     sessions = summary.get("sessions")
     if sessions is not None:
-        said = ", ".join(f"{formatting.count(sessions[name])} {name}" for name in ("created", "expired", "current"))
-        yield f"User sessions: {said}."
+        counts = ", ".join(f"{formatting.count(sessions[name])} {name}" for name in ("created", "expired", "current"))
+        yield f"User sessions: {counts}."
 
 
 def _client(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -434,7 +434,7 @@ def experiment_markdown(document: Mapping[str, Any]) -> str:
         _experiment_arms(document),
         _experiment_pairs(document),
         f"{len(blocks['complete'])} complete blocks of {blocks['begun']} begun, at most {blocks['maximum']}. Intervals"
-        f" hold simultaneously, at every look, with {1 - document['error']:.0%} probability. Experiment"
+        f" hold simultaneously, after every block, with {1 - document['error']:.0%} probability. Experiment"
         f" {markdown(document['experiment_id'])}.",
     ]
     if document["credits"] is not None:

@@ -55,12 +55,12 @@ def count(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Per second."""
+    """A rate per second."""
     return NONE if value is None else f"{value:,.1f}"
 
 
 def ms(value: float | None) -> str:
-    """Milliseconds with at least three significant digits, and no fraction from 1,000 on."""
+    """A time in milliseconds with at least three significant digits, and no fraction from 1,000 on."""
     if value is None or value == 0:
         return NONE if value is None else "0"
     size = abs(value)
@@ -194,8 +194,8 @@ def worst(shown: str, window_s: float | None) -> str:
 
 def finding(threshold: Mapping[str, Any]) -> str:
     """As judged(), in a sentence: measured 20.0 ms, worst 20.0 ms, too few samples, no samples."""
-    is_said = threshold["value"] is None or is_unknown(threshold) or threshold.get("window_seconds") is not None
-    return judged(threshold) if is_said else f"measured {judged(threshold)}"
+    is_phrase = threshold["value"] is None or is_unknown(threshold) or threshold.get("window_seconds") is not None
+    return judged(threshold) if is_phrase else f"measured {judged(threshold)}"
 
 
 def measured(check: str, value: float | None) -> str:
@@ -229,7 +229,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def html(text: str, limit: int = LINE_MAX) -> str:
-    """Escaped for text and for quoted attributes."""
+    """Text, escaped for HTML text and for quoted attributes."""
     return standard_html.escape(printable(text, limit, multiline=True), quote=True)
 
 
@@ -260,7 +260,7 @@ def xml(text: str, limit: int = LINE_MAX) -> str:
 
 
 def markdown(text: str, limit: int = LINE_MAX) -> str:
-    """As code, which Markdown in the text cannot end, not even in a table; names in it are not mentions."""
+    """Text as code, which Markdown in the text cannot end, not even in a table; names in it are not mentions."""
     shown = printable(text, limit).strip()
     if not shown:
         return "–"

@@ -55,8 +55,8 @@ class WorkerSecond:
     ended_at: datetime  # naive UTC
     seconds: float
     phase: str | None
-    statements: Mapping[str, Counts] = field(default_factory=dict)  # what ended
-    response: Histogram = EMPTY  # of samples that succeeded
+    statements: Mapping[str, Counts] = field(default_factory=dict)  # ended statements
+    response: Histogram = EMPTY  # of successful samples
     cut_off: Histogram = EMPTY  # lower bounds of samples that timed out or were cancelled
     lag: Histogram = EMPTY
     times: Mapping[str, Histogram] = field(default_factory=dict)  # response times by statement, if stored
@@ -102,7 +102,7 @@ class RunSecond:
 
     @property
     def every_statement(self) -> Mapping[str, Counts]:
-        """All that ended, of any phase."""
+        """All statements that ended, of any phase."""
         return _sum((self.statements, self.earlier.statements))
 
     @property
@@ -170,8 +170,8 @@ class SecondAggregator:
         self._logins: dict[str, LoginCounts] = {}
 
     def add(self, second: WorkerSecond) -> int:
-        """Add a second, and return the number of the row with its counts. Its rate is in the row of its time, or a
-        row whose worker is counted in a neighbour would show a dip."""
+        """Add a second, and return the number of the row with its counts. Its rate is in the row of its time:
+        otherwise a row would show a dip if the counts of one worker are in a neighbouring row."""
         last_row, last_phase = self._before.get(second.worker_id, (None, None))
         of_time = number = _row_number(self._start, second, last_row)
         if number == last_row and second.phase not in (last_phase, COOLDOWN):
@@ -328,7 +328,7 @@ class _Row:
         self._logins: LoginCounts | None = None
 
     def add_rate(self, second: WorkerSecond, *, partial: bool) -> None:
-        """What belongs to the time of this row."""
+        """Add the rate of a second whose time is that of this row."""
         succeeded, length_s = self._tried.get(second.worker_id, (0, 0.0))
         succeeded += second.counts.succeeded + (second.earlier or NOTHING_EARLIER).counts.succeeded
         self._tried[second.worker_id] = succeeded, length_s + second.seconds
@@ -336,8 +336,8 @@ class _Row:
         self._partial |= partial
 
     def add(self, second: WorkerSecond) -> None:
-        """What is counted in this row."""
-        closed = second.phase == COOLDOWN  # within this row, which keeps its phase
+        """Add a second whose counts belong to this row."""
+        closed = second.phase == COOLDOWN  # the windows closed within this row, which keeps its phase
         if not closed or second.worker_id not in self._phases:
             self._phases[second.worker_id] = second.phase
         self._earlier += second.earlier or NOTHING_EARLIER
@@ -434,7 +434,7 @@ class EventKind(StrEnum):
     LEVEL = "level"  # a phase, a stage or a number of connections began
     HELD = "held"  # a step of a search was judged
     BROKEN = "broken"
-    LIMITED = "limited"  # the client was the limit, so it says nothing about the server
+    LIMITED = "limited"  # the client was the limit, so the step is no evidence about the server
     LOST = "lost"  # a worker
     REFUSED = "refused"  # a login
     RECONNECT = "reconnect"  # a lost connection was opened again

@@ -383,15 +383,15 @@ def _phase(phase: str, again: bool) -> str:
 
 def described(tracks: Sequence[ChartSeries]) -> str:
     """A description of the lines for screen readers."""
-    said = []
+    parts = []
     for track in tracks:
         known = sorted(value for value in track.values if value is not None)
         if known:
             low, middle, high = (track.shown(value) for value in (known[0], known[len(known) // 2], known[-1]))
-            said.append(
+            parts.append(
                 f"{track.name}: lowest {low}{track.unit}, median {middle}{track.unit}, highest {high}{track.unit}"
             )
-    return html("; ".join(said) or "nothing was measured", 1_000)
+    return html("; ".join(parts) or "nothing was measured", 1_000)
 
 
 def value_axis(values: Values, limits: Sequence[ChartLimit] = ()) -> Axis:
@@ -405,7 +405,7 @@ def value_axis(values: Values, limits: Sequence[ChartLimit] = ()) -> Axis:
     return linear_axis(max([highest, *near]))
 
 
-# --- How response times spread: two charts side by side, and how many fell into which range --------------------------
+# --- The distribution of response times: two charts, and the number of samples in each range -------------------------
 
 BARS_MAX = 56
 CURVES_MAX = 4  # for single statements
@@ -540,8 +540,8 @@ def ranges(record: RunRecord) -> str:
             ]
         )
     head = ["range", "samples", "share", "", "up to here", *(html_name(name, 200) for _, name in columns)]
-    said = table("Response times by range, of statements that succeeded", head, rows)
-    return said + note(
+    body = table("Response times by range, of statements that succeeded", head, rows)
+    return body + note(
         "Counts come from buckets that are 2 % wide: a sample within 1 % of an edge may count on the other side."
     )
 

@@ -204,12 +204,12 @@ def times(record: RunRecord) -> str:
     ]
     if record.merged is not None:
         rows.insert(1, ["<td>95 % bounds</td>", *(f'<td class="n">{_bounds(record, key)}</td>' for key in columns)])
-    said = table("Milliseconds, of statements that succeeded or were cut off", ("", *columns.values()), rows)
+    body = table("Milliseconds, of statements that succeeded or were cut off", ("", *columns.values()), rows)
     if summary["lag_ms"]:
-        said += note(
+        body += note(
             "Response time starts when a statement is due, service time when it is sent; lag is the difference."
         )
-    return said + note(f"A dash: too few samples. {formatting.CUT_OFF_NOTE}")
+    return body + note(f"A dash: too few samples. {formatting.CUT_OFF_NOTE}")
 
 
 def _bounds(record: RunRecord, name: str) -> str:
@@ -236,8 +236,8 @@ def errors(summary: Mapping[str, Any]) -> str:
         for one in found[:ERRORS_MAX]
     )
     head, more = ("statement", "category", "code", "count", "example"), len(found) - ERRORS_MAX
-    said = table("By statement, category and code, with one example of each", head, rows, words=2, last_words=1)
-    return said + (note(f"{more} more kinds are in summary.json.") if more > 0 else "")
+    body = table("By statement, category and code, with one example of each", head, rows, words=2, last_words=1)
+    return body + (note(f"{more} more kinds are in summary.json.") if more > 0 else "")
 
 
 def events(happened: Sequence[RunEvent]) -> str:
@@ -258,7 +258,7 @@ def events(happened: Sequence[RunEvent]) -> str:
 def workers(record: RunRecord) -> str:
     summary = record.summary
     client = summary["client"]
-    said = (
+    verdict = (
         "The load generator itself was the limit." if client["saturated"] else "The load generator was not the limit."
     )
     health = facts(
@@ -300,7 +300,7 @@ def workers(record: RunRecord) -> str:
     more = len(summary["worker_results"]) - ROWS_MAX
     listed = table("Workers", head, rows, words=4)
     listed += note(f"{more} more are in summary.json.") if more > 0 else ""
-    return note(said) + health + listed + _connection_failures(client.get("connections") or {}) + note(SENT_ONCE)
+    return note(verdict) + health + listed + _connection_failures(client.get("connections") or {}) + note(SENT_ONCE)
 
 
 def _delivered(delivered: Mapping[str, Any]) -> str:
@@ -332,14 +332,14 @@ def enrichment(record: RunRecord) -> str:
         status = f" (status {html(record.enrichment_status)})" if record.enrichment_status else ""
         return note(f"Server-side times are not known: the query history has not been read for this run{status}.")
     covered, total, coverage = found.get("enriched"), found.get("total"), found.get("coverage_percent")
-    said = facts(
+    body = facts(
         [
             ("coverage", f"{data(coverage, formatting.plain_percent(coverage))} of the logged statements"),
             ("statements", f"{data(covered, formatting.count(covered))} of {data(total, formatting.count(total))}"),
             ("status", html(str(found.get("status") or ""))),
         ]
     )
-    said += note(f"Incomplete: {html(str(found['reason']), 1_000)}.") if found.get("reason") else ""
+    body += note(f"Incomplete: {html(str(found['reason']), 1_000)}.") if found.get("reason") else ""
     ledger = found.get("ledger_ms") or {}
     rows = (
         (text(name.replace("_", " "), 60), *(number(part.get(key), formatting.ms(part.get(key))) for key in LEDGER))
@@ -347,7 +347,7 @@ def enrichment(record: RunRecord) -> str:
     )
     samples = formatting.count(found.get("ledger_samples"))
     caption = f"Server-side times in ms, of {samples} statements"
-    return said + (table(caption, ("part", *LEDGER.values()), rows) if ledger else "")
+    return body + (table(caption, ("part", *LEDGER.values()), rows) if ledger else "")
 
 
 def _order(part: str) -> tuple[int, str]:
@@ -357,8 +357,9 @@ def _order(part: str) -> tuple[int, str]:
 
 def left_out(unreadable: Sequence[str]) -> list[str]:
     """Texts about the rows that a report leaves out; the first ones are named."""
-    told = [f"left out: {row}" for row in unreadable[:UNREADABLE_MAX]]
-    return told + ([f"{len(unreadable) - len(told):,} more rows are left out"] if len(unreadable) > len(told) else [])
+    texts = [f"left out: {row}" for row in unreadable[:UNREADABLE_MAX]]
+    more = len(unreadable) - len(texts)
+    return [*texts, f"{more:,} more rows are left out"] if more > 0 else texts
 
 
 def logs(record: RunRecord) -> str:
@@ -389,12 +390,12 @@ def logs(record: RunRecord) -> str:
 def repeat(record: RunRecord) -> str:
     run_id = str(record.summary["run_id"])
     lines = [*_run_command(record), f"loadgen report {run_id} --format html --out report.html"]
-    said = note("scenario.yaml is in the folder of the run; the options set the values of this run.")
+    introduction = note("scenario.yaml is in the folder of the run; the options set the values of this run.")
     try:
         config = json.dumps(json.loads(record.config), indent=2, ensure_ascii=False)
     except ValueError:
         config = record.config
-    return said + code("\n".join(lines), 4_000) + details("The scenario of this run", code(config, CONFIG_MAX))
+    return introduction + code("\n".join(lines), 4_000) + details("The scenario of this run", code(config, CONFIG_MAX))
 
 
 def _run_command(record: RunRecord) -> Iterator[str]:
@@ -537,11 +538,11 @@ def _warehouse(record: RunRecord, hover: HoverData) -> str:
         return note("The warehouse was not polled: the scenario names none, or the run was too short.")
     sizes = dict.fromkeys(poll.size for poll in record.polls if poll.size)
     clusters = [poll.started_clusters for poll in record.polls if poll.started_clusters is not None]
-    said = [f"size {html(', '.join(sizes), 100)}" if sizes else ""]
+    parts = [f"size {html(', '.join(sizes), 100)}" if sizes else ""]
     if clusters:
         span = f"{min(clusters)} to {max(clusters)}" if min(clusters) != max(clusters) else f"{clusters[0]}"
-        said.append(f"started clusters {span}")
-    return _warehouse_chart(record, hover) + note("; ".join(part for part in said if part))
+        parts.append(f"started clusters {span}")
+    return _warehouse_chart(record, hover) + note("; ".join(part for part in parts if part))
 
 
 def _warehouse_chart(record: RunRecord, hover: HoverData) -> str:

@@ -269,12 +269,12 @@ def replayed(replay: Mapping[str, Any]) -> str:
     )
     keys = [_HEADS.get(key, key) for key in columns]
     head = ("statement", "slower by", *(f"{when} {key}" for when in ("recorded", "replayed") for key in keys))
-    said = table("Recorded server times and service times of the replay, in milliseconds", head, rows)
+    body = table("Recorded server times and service times of the replay, in milliseconds", head, rows)
     if has_rows(replay):
-        said += note("Rows are means per statement: recorded as ROWS_PRODUCED, replayed as counted by the client.")
+        body += note("Rows are means per statement: recorded as ROWS_PRODUCED, replayed as counted by the client.")
     if replay.get("users", 1) > 1:
-        said += note(f"Each recorded statement was due once for each of {formatting.count(replay['users'])} users.")
+        body += note(f"Each recorded statement was due once for each of {formatting.count(replay['users'])} users.")
     if replay["pseudonyms"]:
-        said += note("Values were pseudonyms, so numbers of rows and times may differ from the recording.")
-    said += "".join(note(html(text)) for text in (coverage_text(replay), late_text(replay)) if text)
-    return said + _new_errors_table(replay)
+        body += note("Values were pseudonyms, so numbers of rows and times may differ from the recording.")
+    body += "".join(note(html(text)) for text in (coverage_text(replay), late_text(replay)) if text)
+    return body + _new_errors_table(replay)

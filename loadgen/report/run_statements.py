@@ -49,9 +49,9 @@ def _table(record: RunRecord) -> str:
 
     counts = ("succeeded", "failed", *((formatting.CUT_OFF,) if cut_off else ()))
     head = ("statement", "kind", *counts, "error rate", "qps", *formatting.TIMES.values())
-    said = table("Times in milliseconds", head, map(row, names[:ROWS_MAX]), words=2)
-    said += note(formatting.CUT_OFF_NOTE) if cut_off else ""
-    return said + (note(f"{len(names) - ROWS_MAX} more are in summary.json.") if len(names) > ROWS_MAX else "")
+    body = table("Times in milliseconds", head, map(row, names[:ROWS_MAX]), words=2)
+    body += note(formatting.CUT_OFF_NOTE) if cut_off else ""
+    return body + (note(f"{len(names) - ROWS_MAX} more are in summary.json.") if len(names) > ROWS_MAX else "")
 
 
 def _over_time(record: RunRecord, timeline: Timeline) -> str:
@@ -64,12 +64,12 @@ def _over_time(record: RunRecord, timeline: Timeline) -> str:
     colours = {statement: f"s{number}" for number, statement in enumerate(charted, start=1)}
     charts = [_throughput(record, timeline, colours)]
     charts += [_percentile(record, timeline, colours, metric) for metric in TIMES]
-    said = f'<div class="pair">{"".join(charts)}</div>'
+    body = f'<div class="pair">{"".join(charts)}</div>'
     if not any(charts[1:]):
-        said += note("Response times by statement were not stored for this run, or too few statements were executed.")
+        body += note("Response times by statement were not stored for this run, or too few statements were executed.")
     if len(charted) < len(names):
-        said += note(f"The charts show the {len(charted)} statements with the highest weights, of {len(names)}.")
-    return said
+        body += note(f"The charts show the {len(charted)} statements with the highest weights, of {len(names)}.")
+    return body
 
 
 def _throughput(record: RunRecord, timeline: Timeline, colours: dict[str, str]) -> str:
@@ -132,11 +132,11 @@ def sessions(record: RunRecord) -> str:
     """created = expired + current, over all workers."""
     found = record.summary["sessions"]
     rows = [[number(found[name], formatting.count(found[name])) for name in COUNTS]]
-    said = table("Sessions of logical users, over the whole run", COUNTS, rows, words=0)
+    body = table("Sessions of logical users, over the whole run", COUNTS, rows, words=0)
     if record.scenario is not None:
         rules = record.scenario.sessions
         metadata = ", ".join(f"{key}={value}" for key, value in rules.metadata.items())
-        said += facts(
+        body += facts(
             [
                 ("users", formatting.count(rules.count)),
                 ("affinity", rules.affinity.value),
@@ -144,7 +144,7 @@ def sessions(record: RunRecord) -> str:
                 ("metadata", html(metadata, 1_000)),
             ]
         )
-    return said + note(
+    return body + note(
         "Expired: unused for the time to live, or the connection was lost. Current: alive at the end of the load."
     )
 

@@ -134,8 +134,8 @@ def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> Iterator[TextLine]:
         mark, colour = ("ok", "green") if threshold["passed"] else ("MISS", "red")
         if formatting.is_unknown(threshold):
             mark, colour = "?", "yellow"
-        said = f"{formatting.check(threshold, 80)}: {formatting.finding(threshold)}"
-        yield TextLine(f"  {mark:<4} {said}", mark, colour, indent=7)
+        text = f"{formatting.check(threshold, 80)}: {formatting.finding(threshold)}"
+        yield TextLine(f"  {mark:<4} {text}", mark, colour, indent=7)
 
 
 def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -145,17 +145,17 @@ def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
         f" {counted(summary['connections'], 'connection')}, {counted(summary['workers'], 'worker')}"
     )
     share = f" ({formatting.percent(totals['error_rate'])})" if totals["failed"] else ""
-    said = [f"{totals['succeeded']:,} succeeded", f"{totals['failed']:,} failed{share}"]
-    if not summary["lag_ms"]:  # a closed loop has no schedule, so nothing else was offered
-        said += [f"{totals[name]:,} {name}" for name in ("skipped", "cancelled") if totals[name]]
-        yield ", ".join(said)
+    counts = [f"{totals['succeeded']:,} succeeded", f"{totals['failed']:,} failed{share}"]
+    if not summary["lag_ms"]:  # a closed loop has no schedule, so the offered load is what was sent
+        counts += [f"{totals[name]:,} {name}" for name in ("skipped", "cancelled") if totals[name]]
+        yield ", ".join(counts)
         return
     offered, delivered = totals["scheduled"], totals["succeeded"] + totals["failed"]
     yield (
         f"{offered:,} offered{_per_s(offered, summary)}: {delivered:,} delivered{_per_s(delivered, summary)},"
         f" {totals['skipped']:,} skipped, {totals['cancelled']:,} cancelled"
     )
-    yield ", ".join(said)
+    yield ", ".join(counts)
 
 
 def _delivered(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -170,9 +170,9 @@ def _delivered(summary: Mapping[str, Any]) -> Iterator[str]:
 def _connections(summary: Mapping[str, Any]) -> Iterator[str]:
     """Repeated logins, refused logins and lost connections, if there were any."""
     logins = summary["client"].get("connections") or {}
-    said = login_words(logins)
-    if said:
-        yield f"connections: {said}"
+    words = login_words(logins)
+    if words:
+        yield f"connections: {words}"
     for failure in connection_failures(logins)[-FAILURES_MAX:]:
         at = "" if failure["second"] is None else f"at {formatting.seconds(max(0.0, failure['second']))} "
         yield f"  {at}{printable(failure_words(failure), 200)}"
@@ -212,7 +212,7 @@ def _latencies(summary: Mapping[str, Any], width: int) -> Iterator[TextLine | st
         lines = _table(head, cells, width)
         if columns(lines[0]) <= width:
             break
-    else:  # as the last measure, names are shortened
+    else:  # if the table is still too wide, names are shortened
         room = max(NAME_MIN, max(columns(row[0]) for row in cells) - columns(lines[0]) + width)
         lines = _table(head, [(_cut(name, room), *numbers) for name, *numbers in cells], width)
     yield from lines
@@ -339,18 +339,18 @@ def _errors(errors: Sequence[Mapping[str, Any]]) -> Iterator[TextLine | str]:
 
 def _client(client: Mapping[str, Any]) -> Iterator[TextLine]:
     """The load of the client; empty if no worker reported it."""
-    said = []
+    parts = []
     if client["cpu_percent_of_core"] is not None:
-        said.append(f"busiest worker used {client['cpu_percent_of_core']:.0f} % of its core")
+        parts.append(f"busiest worker used {client['cpu_percent_of_core']:.0f} % of its core")
     if client["wakeup_p99_ms"] is not None:
         mean = client.get("wakeup_mean_ms")  # unknown for older runs
         average = "" if mean is None else f", {formatting.ms(mean)} ms on average"
-        said.append(f"threads woke {formatting.ms(client['wakeup_p99_ms'])} ms late (p99{average})")
+        parts.append(f"threads woke {formatting.ms(client['wakeup_p99_ms'])} ms late (p99{average})")
     if client["overhead_ms"] is not None:
-        said.append(f"{formatting.ms(client['overhead_ms'])} ms added to the server's time (median)")
-    if said:
+        parts.append(f"{formatting.ms(client['overhead_ms'])} ms added to the server's time (median)")
+    if parts:
         saturated = "SATURATED" if client["saturated"] else ""
-        yield TextLine(f"client: {', '.join(said)}{saturated and f'; {saturated}'}", saturated, "yellow", indent=8)
+        yield TextLine(f"client: {', '.join(parts)}{saturated and f'; {saturated}'}", saturated, "yellow", indent=8)
     if client["wakeup_p99_ms"] is not None:
         yield TextLine(
             f"  percentiles may be up to {formatting.ms(client['wakeup_p99_ms'])} ms too high because of it", indent=4

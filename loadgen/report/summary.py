@@ -188,16 +188,16 @@ def summarize(facts: RunFacts) -> dict[str, Any]:
 
 def with_unstored(summary: Mapping[str, Any], unstored: Mapping[str, Mapping[str, int]]) -> dict[str, Any]:
     """The document with the rows that are not stored yet, by process; without such rows it has no key `unstored`."""
-    told = {key: value for key, value in summary.items() if key != "unstored"}
+    amended = {key: value for key, value in summary.items() if key != "unstored"}
     warnings = [one for one in summary["environment"].get("warnings") or () if not one.startswith(_UNSTORED)]
     if unstored:
-        told["unstored"] = {process: dict(rows) for process, rows in sorted(unstored.items())}
-        parts = [f"{process} {describe_rows(rows)}" for process, rows in told["unstored"].items()]
+        amended["unstored"] = {process: dict(rows) for process, rows in sorted(unstored.items())}
+        parts = [f"{process} {describe_rows(rows)}" for process, rows in amended["unstored"].items()]
         how = f"`loadgen upload {summary['run_id']}` stores them (with the --output-dir of the run)"
         warnings.append(f"{_UNSTORED}{'; '.join(parts)}: {how}")
     if warnings or "warnings" in summary["environment"]:
-        told["environment"] = {**summary["environment"], "warnings": warnings}
-    return told
+        amended["environment"] = {**summary["environment"], "warnings": warnings}
+    return amended
 
 
 def describe_rows(rows: Mapping[str, int]) -> str:

@@ -178,9 +178,9 @@ def _changes(trend: Trend) -> Iterator[str]:
         yield f"  {run.started:%Y-%m-%d %H:%M}  {run.run_id}"
         yield from (f"    {_step(step)}" for step in together)
         facts = trend.changed_at(start)
-        said = [f"{printable(name, 60)} {_fact(a)} → {_fact(b)}" for name, (a, b) in facts.items()]
-        more = f" and {len(said) - FACTS_SHOWN} more" if len(said) > FACTS_SHOWN else ""
-        yield f"    also changed: {', '.join(said[:FACTS_SHOWN]) or 'no recorded fact'}{more}"
+        differences = [f"{printable(name, 60)} {_fact(a)} → {_fact(b)}" for name, (a, b) in facts.items()]
+        more = f" and {len(differences) - FACTS_SHOWN} more" if len(differences) > FACTS_SHOWN else ""
+        yield f"    also changed: {', '.join(differences[:FACTS_SHOWN]) or 'no recorded fact'}{more}"
 
 
 def _step(step: ConfirmedChange) -> str:

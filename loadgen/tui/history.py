@@ -80,7 +80,7 @@ class LiveHistory:
     """Kept seconds and windows of one run. Call note() with every snapshot, in order."""
 
     _rows: SecondAggregator | None = None  # from the start of the run on
-    _told: dict[str, datetime] = field(default_factory=dict)  # by worker: the end of the newest second in a row
+    _reported: dict[str, datetime] = field(default_factory=dict)  # by worker: the end of the newest second in a row
     _seconds: dict[int, HistorySecond] = field(default_factory=dict)  # rows that all workers have reported
     _times: dict[int, dict[str, Histogram]] = field(default_factory=dict)  # by row and statement, while it may change
     # Response times, lower bounds, and times of statements of the phase before.
@@ -173,15 +173,15 @@ class LiveHistory:
 
     def _put(self, rows: SecondAggregator, look: DisplaySnapshot) -> set[int]:
         """Add seconds to their rows: stored ones, then newer ones from heartbeats. Returns the changed rows."""
-        told = [(second.worker_id, second) for second in look.stored]
+        reported = [(second.worker_id, second) for second in look.stored]
         for worker in look.workers:
             seconds = worker.live.seconds if worker.live is not None else ()
-            told += [(worker.worker_id, _of_beat(worker.worker_id, second)) for second in seconds]
+            reported += [(worker.worker_id, _of_beat(worker.worker_id, second)) for second in seconds]
         changed = set()
-        for worker_id, second in told:
-            if worker_id in self._told and second.ended_at <= self._told[worker_id]:
+        for worker_id, second in reported:
+            if worker_id in self._reported and second.ended_at <= self._reported[worker_id]:
                 continue
-            self._told[worker_id] = second.ended_at
+            self._reported[worker_id] = second.ended_at
             number = rows.add(second)
             changed |= {number, rows.last(worker_id) or 0}
             times = self._times.setdefault(number, {})
@@ -244,10 +244,10 @@ class LiveHistory:
 def _known_of_all(rows: SecondAggregator, look: DisplaySnapshot) -> int:
     """The newest row that all active workers have reported; without active workers, the newest row."""
     working = [worker.worker_id for worker in look.workers if not worker.state.is_over and worker.state not in _QUIET]
-    told = [rows.last(worker_id) for worker_id in working]
-    if not told:
+    last_rows = [rows.last(worker_id) for worker_id in working]
+    if not last_rows:
         return max(rows.numbers, default=-1)
-    return min(-1 if number is None else number for number in told)
+    return min(-1 if number is None else number for number in last_rows)
 
 
 def _of_beat(worker_id: str, second: LiveSecond) -> WorkerSecond:

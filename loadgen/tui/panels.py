@@ -198,8 +198,8 @@ def statements(view: ScreenState, width: int, limit: int) -> list[Text]:
     if cell_len(title) + 1 > width - numbers - 2:
         title = one_line(window.name, 40)
     name_width = max(10, min(widest + 1, width - numbers - 2, 60))
-    told = any(second.statements and second.statements[0].name != ALL_STATEMENTS for second in view.history)
-    sparks = _sparks(width - numbers - name_width - 2) if told else []
+    has_statements = any(second.statements and second.statements[0].name != ALL_STATEMENTS for second in view.history)
+    sparks = _sparks(width - numbers - name_width - 2) if has_statements else []
     if not sparks:
         name_width = max(10, min(width - numbers - 2, 60))
     head = Text(" " + cell(title, name_width), style="dim")
@@ -341,7 +341,7 @@ def keys(view: ScreenState, width: int) -> Text:
     return Text(f" q stop {what}   ? help   Ctrl-C twice: cancel running statements", style="dim")
 
 
-# --- A search for the maximum: where it is, and the steps it has judged ----------------------------------------------
+# --- A search for the maximum: its current state, and the steps it has judged ----------------------------------------
 
 _FIND_MAX_STAGES = {
     "climb": "climbing",
@@ -362,7 +362,7 @@ def find_max(view: ScreenState, width: int, limit: int) -> list[Text]:
         room -= 1
         lines.append(where)
     if room > 0 and search.rungs:
-        rungs = [_rung(rung, width) for rung in reversed(search.rungs)]
+        rungs = [_step_lines(rung, width) for rung in reversed(search.rungs)]
         shown = whole(rungs, room) or [rungs[0][:room]]
         lines += [line for rung in reversed(shown) for line in rung]
     return lines
@@ -370,7 +370,7 @@ def find_max(view: ScreenState, width: int, limit: int) -> list[Text]:
 
 def find_max_lines(view: ScreenState, width: int, rungs: int) -> int:
     """The state of a search, with its last steps."""
-    return 0 if view.ladder is None else 2 + sum(len(_rung(rung, width)) for rung in view.ladder.rungs[-rungs:])
+    return 0 if view.ladder is None else 2 + sum(len(_step_lines(rung, width)) for rung in view.ladder.rungs[-rungs:])
 
 
 def _find_max_head(search: FindMaxStatus, view: ScreenState) -> Text:
@@ -398,7 +398,7 @@ def _find_max_position(search: FindMaxStatus) -> Text:
     return text
 
 
-def _rung(rung: FindMaxStepLine, width: int) -> list[Text]:
+def _step_lines(rung: FindMaxStepLine, width: int) -> list[Text]:
     """A step with its reason, which is on a separate line if it does not fit."""
     mark, style = ("✓", "green") if rung.held else ("✗", "bold red")
     if rung.outcome == "CLIENT_LIMIT":
@@ -517,7 +517,7 @@ def _only_worker(worker: WorkerLine, now_s: float) -> Text:
     text.append(f", {worker.open} of {worker.target} open, {worker.busy} busy", style=over)
     if cpu is not None:
         text.append(f", CPU {cpu:.0f} %", style="yellow" if cpu >= CPU_WARN_PERCENT and not over else over)
-    return _said(text.append(","), worker, now_s)
+    return _with_heartbeat(text.append(","), worker, now_s)
 
 
 def _worker_summary(cells: Sequence[WorkerLine], width: int, now_s: float) -> Text:
@@ -558,10 +558,10 @@ def _worker_line(worker: WorkerLine, width: int, now_s: float) -> Text:
     busy = cpu is not None and cpu >= CPU_WARN_PERCENT
     text.append(f" {worker.open:>4}/{worker.target:<4} open {worker.busy:>4} busy  CPU ", style=over)
     text.append(f"{f'{cpu:.0f} %' if cpu is not None else NOTHING:>6}", style="yellow" if busy and not over else over)
-    return _said(text.append(" "), worker, now_s)
+    return _with_heartbeat(text.append(" "), worker, now_s)
 
 
-def _said(text: Text, worker: WorkerLine, now_s: float) -> Text:
+def _with_heartbeat(text: Text, worker: WorkerLine, now_s: float) -> Text:
     """Append the age of the last heartbeat, and the last error of a worker in trouble."""
     quiet = worker.heard_s is not None and now_s - worker.heard_s > LATE_HEARTBEAT_S and not worker.state.is_over
     beat = " no heartbeat yet" if worker.heard_s is None else f" beat {_heartbeat_age(worker, now_s)} ago"

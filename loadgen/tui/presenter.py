@@ -246,7 +246,7 @@ class ScreenPresenter:
         self._view = self.interrupted(view)
         return self._view
 
-    # --- what is known of the scenario -------------------------------------------------------------------------------
+    # --- facts of the scenario ---------------------------------------------------------------------------------------
 
     @property
     def _place(self) -> str:

@@ -194,7 +194,7 @@ def _axis_line(marks: Sequence[tuple[int, str]], columns: int) -> str:
     return " " * (AXIS - 1) + "└" + line + "─" * (columns - len(line))
 
 
-# --- how times are spread --------------------------------------------------------------------------------------------
+# --- the distribution of response times ------------------------------------------------------------------------------
 
 
 def histogram(view: ScreenState, width: int, limit: int) -> list[Text]:
@@ -382,9 +382,9 @@ def _small(view: ScreenState, width: int, height: int, now_s: float) -> ScreenIm
 def _sections(view: ScreenState, width: int, height: int, now_s: float) -> list[ScreenSection]:
     """The parts of the screen from the top. Before the run exists: thresholds and events."""
     events = _log_section(view, width)
-    lamps = len(thresholds(view, width, 10))
+    entries = len(thresholds(view, width, 10))
     limits = ScreenSection(
-        draw=lambda limit: thresholds(view, width, limit), least=min(lamps, 1), good=lamps, most=lamps
+        draw=lambda limit: thresholds(view, width, limit), least=min(entries, 1), good=entries, most=entries
     )
     if not view.status:
         return [_experiment(view, width), replace(limits, apart=True), events]

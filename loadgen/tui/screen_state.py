@@ -172,15 +172,15 @@ class ScreenState:
     log: tuple[LogEntry, ...] = ()  # oldest first
     experiment: ExperimentStatus | None = None  # the experiment that the run belongs to
     quits: bool = False  # `q` leaves the view, and does not stop the run
-    stopping: bool = False  # the run has a reason to end, or the user has asked for the end
-    interrupts: int = 0  # how often the user has asked for the end
+    stopping: bool = False  # the run has a reason to end, or the user has requested the end
+    interrupts: int = 0  # the number of requests of the user to end it
     waits: bool = False  # no new data are expected until the end
 
     @property
     def client_cpu_percent(self) -> float | None:
         """CPU of the busiest active worker, in percent of one core; None: not reported."""
-        said = (worker.cpu_percent for worker in self.workers if not worker.state.is_over)
-        return max((percent for percent in said if percent is not None), default=None)
+        percents = (worker.cpu_percent for worker in self.workers if not worker.state.is_over)
+        return max((percent for percent in percents if percent is not None), default=None)
 
     def old_s(self, now_s: float) -> float | None:
         """The age of the data in seconds, if they are old; else None."""

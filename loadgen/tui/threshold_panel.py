@@ -17,22 +17,22 @@ def thresholds(view: ScreenState, width: int, limit: int) -> list[Text]:
     """One entry per threshold with mark, word and number, so that colour is not the only sign; missed ones first, and
     a count of those without room."""
     checked = sorted(view.checked, key=lambda one: not _is_missed(one))
-    lamps = [_lamp(one) for one in checked]
-    lines = flow(lamps, width, indent=LABEL)
+    entries = [_entry(one) for one in checked]
+    lines = flow(entries, width, indent=LABEL)
     if limit < 1 or not lines:
         return []
     if len(lines) > limit:
-        lines = _some_lamps(checked, lamps, width, limit)
+        lines = _some_entries(checked, entries, width, limit)
     return [Text.assemble(label("thresholds"), lines[0][LABEL:]), *lines[1:]]
 
 
-def _some_lamps(checked: Sequence[Checked], lamps: Sequence[Text], width: int, limit: int) -> list[Text]:
+def _some_entries(checked: Sequence[Checked], entries: Sequence[Text], width: int, limit: int) -> list[Text]:
     """As many entries as fit together with the count of the others, at least one."""
     rest = _rest(checked[1:])
-    lines = [Text.assemble(cut_between_words(lamps[0], width - LABEL - 2 - rest.cell_len), "  ", rest)]
+    lines = [Text.assemble(cut_between_words(entries[0], width - LABEL - 2 - rest.cell_len), "  ", rest)]
     lines = flow(lines, width, indent=LABEL)
-    for shown in range(1, len(lamps)):
-        wanted = flow([*lamps[:shown], _rest(checked[shown:])], width, indent=LABEL)
+    for shown in range(1, len(entries)):
+        wanted = flow([*entries[:shown], _rest(checked[shown:])], width, indent=LABEL)
         if len(wanted) > limit:
             break
         lines = wanted
@@ -49,7 +49,7 @@ def _is_missed(checked: Checked) -> bool:
     return checked.value is not None and not checked.undecided and not checked.passed
 
 
-def _lamp(checked: Checked) -> Text:
+def _entry(checked: Checked) -> Text:
     window_s = checked.window_s
     check = threshold_words(one_line(checked.check, 60), window_s)
     if checked.value is None:

@@ -1,4 +1,4 @@
-"""Runs and experiments, read from their tables: what reports, comparisons and trends are made from.
+"""Runs and experiments, read from their tables: the input of reports, comparisons and trends.
 
 run_record      one finished run, for reports
 run_details     one run at this moment: state, leader, workers and result, as JSON and text

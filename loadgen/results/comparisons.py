@@ -1,4 +1,4 @@
-"""What is compared, read from the tables: two runs, the runs of a scenario over time, and experiments."""
+"""The input of comparisons, read from the tables: two runs, the runs of a scenario over time, and experiments."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def _sum_over_workers(
     )
 
 
-# --- the runs of a scenario over time: those that count, in series, and why the others do not ------------------------
+# --- the runs of a scenario over time: series of comparable runs, and why other runs are in none ---------------------
 
 RUNS_MAX = 300  # the newest runs, independent of the number that is shown
 NAMES_MAX = 1_000  # names of scenarios in a hint
@@ -374,7 +374,7 @@ def _no_such_scenario(session: ControlSession, retries: RetryPolicy, scenario: s
     )
 
 
-# --- experiments: the stored result, or what is known while there is none --------------------------------------------
+# --- experiments: the stored result, or an interim result ------------------------------------------------------------
 
 INTERRUPTED = "interrupted"  # the verdict of an experiment without a result that no process leads
 

@@ -75,7 +75,7 @@ def read_record(session: ControlSession, retries: RetryPolicy, name: str) -> Run
     snapshots = left_out.of(retries.call(lambda: run_measurements.read_snapshots(session, run_id)), _TIMESTAMP)
     connections = summary["client"].get("connections") or {}
     config = retries.call(lambda: run_status.read_config(session, run_id)) or ""
-    said = left_out.of(retries.call(lambda: run_control_events.history(session, run_id)), _CREATED_AT)
+    past_events = left_out.of(retries.call(lambda: run_control_events.history(session, run_id)), _CREATED_AT)
     heard = retries.call(lambda: worker_heartbeats.last_beats(session, run_id))
     polls = left_out.of(retries.call(lambda: run_measurements.read_polls(session, run_id)), _TIMESTAMP)
     steps = left_out.of(retries.call(lambda: run_measurements.read_steps(session, run_id)))
@@ -84,7 +84,7 @@ def read_record(session: ControlSession, retries: RetryPolicy, name: str) -> Run
     scenario = _scenario(config)
     names = () if scenario is None else [statement.name for statement in scenario.workload.statements]
     times = StatementTimes(_span_s(snapshots, start))
-    seconds = worker_seconds(snapshots, left_out.told)
+    seconds = worker_seconds(snapshots, left_out.reasons)
     return RunRecord(
         summary=in_order(summary, names),
         template_id=run.template_id,
@@ -102,7 +102,9 @@ def read_record(session: ControlSession, retries: RetryPolicy, name: str) -> Run
         merged_missing=missing,
         events=()
         if start is None
-        else events_of(said, steps, _lost(summary, heard), start, connections, stages=stage_names(summary, scenario)),
+        else events_of(
+            past_events, steps, _lost(summary, heard), start, connections, stages=stage_names(summary, scenario)
+        ),
         polls=() if start is None else tuple(_poll(poll, start) for poll in polls),
         steps=find_max_steps(steps, summary),
         machines={
@@ -110,7 +112,7 @@ def read_record(session: ControlSession, retries: RetryPolicy, name: str) -> Run
             for row in beats
         },
         logs=tuple(_log(line) for line in logs if line.level in WARNINGS),
-        unreadable=tuple(left_out.told),
+        unreadable=tuple(left_out.reasons),
     )
 
 
@@ -142,17 +144,17 @@ class _LeftOut:
         self._start = run.start_time
         end = run.end_time or run.updated_at
         self._length_s = 0.0 if run.start_time is None else (end - run.start_time).total_seconds()
-        self.told: list[str] = []
+        self.reasons: list[str] = []
 
     def of(self, rows: ParsedRows[Record], moment: Callable[[Record], datetime] | None = None) -> tuple[Record, ...]:
         """The rows that are used."""
-        self.told += map(str, rows.unreadable)
+        self.reasons += map(str, rows.unreadable)
         if moment is None or self._start is None:
             return tuple(rows)
         kept = tuple(row for row in rows if self._is_in_time(moment(row)))
         if len(kept) < len(rows):
             table, count = _TABLES[type(rows[0])], len(rows) - len(kept)
-            self.told.append(f"{count:,} of {len(rows):,} rows of {table} have a time outside the run")
+            self.reasons.append(f"{count:,} of {len(rows):,} rows of {table} have a time outside the run")
         return kept
 
     def _is_in_time(self, moment: datetime) -> bool:
@@ -261,7 +263,7 @@ def _span_s(snapshots: Sequence[MetricsSnapshot], start: datetime | None) -> int
 
 
 def events_of(
-    said: Sequence[PastEvent],
+    past_events: Sequence[PastEvent],
     steps: Sequence[run_measurements.StepRecord],
     lost: Mapping[str, datetime],
     start: datetime,
@@ -273,9 +275,9 @@ def events_of(
 
     `stages`: the names of the stages by number, as far as they are known.
     """
-    commands = list(_commands(said, start))
+    commands = list(_commands(past_events, start))
     stopped_s = min((event.at_s for event in commands if event.kind is EventKind.STOP), default=inf)
-    found = [*commands, *(event for event in _levels(said, start, stages or {}) if event.at_s <= stopped_s)]
+    found = [*commands, *(event for event in _levels(past_events, start, stages or {}) if event.at_s <= stopped_s)]
     for step in steps:
         if step.window_end_time is not None:
             label, kind = _JUDGED.get(step.outcome, ("✗", EventKind.BROKEN))
@@ -299,8 +301,8 @@ def _connections(connections: Mapping[str, Any]) -> Iterator[RunEvent]:
                 yield RunEvent(at_s=max(one["second"], 0.0), label=label, text=failure_words(one), kind=kind)
 
 
-def _commands(said: Sequence[PastEvent], start: datetime) -> Iterator[RunEvent]:
-    for event in said:
+def _commands(events: Sequence[PastEvent], start: datetime) -> Iterator[RunEvent]:
+    for event in events:
         at_s = _since(start, event.created_at)
         if isinstance(event.command, Start):
             workers = event.command.expected_workers
@@ -318,12 +320,12 @@ def stage_names(summary: Mapping[str, Any], scenario: Scenario | None) -> dict[i
     return names | {one["stage"]: one["name"] for one in measured if isinstance(one.get("stage"), int)}
 
 
-def _levels(said: Sequence[PastEvent], start: datetime, stages: Mapping[int, str]) -> Iterator[RunEvent]:
+def _levels(events: Sequence[PastEvent], start: datetime, stages: Mapping[int, str]) -> Iterator[RunEvent]:
     """Phases, stages and targets: one event per moment for all workers."""
     targets: dict[str | None, int] = {}
     moments: dict[datetime, dict[str, tuple[str, str]]] = {}  # → kind of command → label and text
     levels: dict[datetime, tuple[int, float]] = {}  # → connections, and the ramp to them
-    for one in run_control_events.announced(said):
+    for one in run_control_events.announced(events):
         command = one.command
         if isinstance(command, SetPhase) and command.phase is Phase.WARMUP:
             continue  # it begins with START
@@ -389,11 +391,11 @@ def find_max_steps(
 ) -> tuple[FindMaxStepResult, ...]:
     """The steps of a search, with all measurements from the result if it has them."""
     found = (summary.get("find_max") or {}).get("steps", ())
-    told = {one["step"]: one for one in found if one.keys() >= {"succeeded", "error_rate", "latency_ms"}}
-    return tuple(_step(step, told.get(int(step.step_number))) for step in judged)
+    recorded = {one["step"]: one for one in found if one.keys() >= {"succeeded", "error_rate", "latency_ms"}}
+    return tuple(_step(step, recorded.get(int(step.step_number))) for step in judged)
 
 
-def _step(step: run_measurements.StepRecord, told: Mapping[str, Any] | None) -> FindMaxStepResult:
+def _step(step: run_measurements.StepRecord, recorded: Mapping[str, Any] | None) -> FindMaxStepResult:
     judged = {
         "succeeded": int(step.succeeded),
         "failed": int(step.failed),
@@ -407,7 +409,7 @@ def _step(step: run_measurements.StepRecord, told: Mapping[str, Any] | None) -> 
         queue_seen=bool(step.queue_seen),
         outcome=step.outcome,
         reason=step.reason,
-        **(judged if told is None else {name: told[name] for name in judged}),
+        **(judged if recorded is None else {name: recorded[name] for name in judged}),
     )
 
 

@@ -51,7 +51,7 @@ class RunLines:
         self._clock, self._silent = clock, quiet
         self._last_key: object = None
         self._last_ns = 0
-        self._told: LogEntry | None = None  # the last entry of the log that was printed
+        self._last_printed: LogEntry | None = None  # the last entry of the log that was printed
 
     def show(self, view: ScreenState) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -74,10 +74,10 @@ class RunLines:
 
     def _new(self, log: tuple[LogEntry, ...]) -> tuple[LogEntry, ...]:
         """The entries that were added to the log since the last call."""
-        told = next((place for place, line in enumerate(log) if line is self._told), -1)
+        index = next((place for place, line in enumerate(log) if line is self._last_printed), -1)
         if log:
-            self._told = log[-1]
-        return log[told + 1 :]
+            self._last_printed = log[-1]
+        return log[index + 1 :]
 
 
 def status_line(view: ScreenState, now_s: float) -> str:

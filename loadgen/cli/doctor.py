@@ -112,8 +112,8 @@ def _lines(each: CheckedFinding, only_ascii: bool, width: int | None) -> Iterato
     finding = each.finding
     sign, in_ascii, colour = _SIGNS[finding.level]
     mark = in_ascii if only_ascii else sign
-    said = printable(finding.message)
-    text = f"  {mark} {each.check.name.ljust(NAME_WIDTH)}  {said}"
+    message = printable(finding.message)
+    text = f"  {mark} {each.check.name.ljust(NAME_WIDTH)}  {message}"
     yield from wrapped(TextLine(text, mark if colour else "", colour, indent=NAME_WIDTH + 6), width)
     yield from (TextLine(f"      {printable(detail)}") for detail in finding.details)
     if finding.remedy is not None:

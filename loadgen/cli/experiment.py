@@ -175,10 +175,10 @@ def _run(
     lines = RunLines(clock, quiet=quiet)
     lines.say(f"experiment {store.experiment_id}")
 
-    def told(text: str) -> None:
+    def print_progress(text: str) -> None:
         lines.say(printable(f"experiment {store.experiment_id}: {text}", 500))
 
-    settings = ArmWarehouseSettings(loaded, scenarios, place, clock=clock, tell=told, wait=wait)
+    settings = ArmWarehouseSettings(loaded, scenarios, place, clock=clock, tell=print_progress, wait=wait)
 
     with noted_signals() as received, store.leading(place, clock=clock):
         assert store.lease is not None
@@ -189,7 +189,7 @@ def _run(
             restore=lambda: _watched(settings.restore, received),
             worst_case=lambda: run_in_thread(lambda: worst_cases(loaded, scenarios), name="settings"),
             pause=lambda seconds: _pause(clock, received, seconds),
-            print_line=told,
+            print_line=print_progress,
             clock=clock,
         )
         result = ExperimentLoop(loaded, scenarios, store, actions).run()

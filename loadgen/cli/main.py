@@ -271,7 +271,7 @@ def _fail(error: BaseException, *, json_wanted: bool) -> int:
     failure = describe_error(error)
     if not isinstance(error, click.ClickException):
         _log.info("command_failed", exc_info=error)
-    what, hint = (_told(text or "") for text in (failure.what, failure.hint))
+    what, hint = (_safe_text(text or "") for text in (failure.what, failure.hint))
     try:
         if json_wanted:
             entry = {"message": what, "hint": hint or None, "exit_code": failure.exit_code}
@@ -282,7 +282,7 @@ def _fail(error: BaseException, *, json_wanted: bool) -> int:
     return failure.exit_code
 
 
-def _told(text: str) -> str:
+def _safe_text(text: str) -> str:
     """The text without secrets. Further lines are indented, so that none looks like a line of loadgen."""
     return re.sub(r"\n(?! )", "\n  ", printable(redact(text), LINE_LIMIT, multiline=True))
 
@@ -304,9 +304,9 @@ def describe_error(error: BaseException) -> ErrorReport:
         case click.Abort() | KeyboardInterrupt():
             return ErrorReport(130, "stopped")
         case _:
-            said = f": {error}" if str(error) else ""
+            detail = f": {error}" if str(error) else ""
             hint = "This may be a bug in loadgen. Add --debug to see where it happened."
-            return ErrorReport(1, f"unexpected {type(error).__name__}{said}", hint)
+            return ErrorReport(1, f"unexpected {type(error).__name__}{detail}", hint)
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:

@@ -147,11 +147,11 @@ def run(
 ) -> int:
     """Keep a pool of runners that execute queued runs and fire schedules.
 
-    More runners while many runs wait, fewer when there is nothing to do; dead ones are replaced, old ones recycled. On
-    one warehouse one run measures at a time, unless --share-warehouse is given.
+    The pool starts runners while many runs wait, and ends idle ones; it replaces lost runners, and recycles old ones.
+    On one warehouse one run measures at a time, unless --share-warehouse is given.
 
-    While nothing is due, the pool looks once per --idle-poll, at the next fire of a schedule and when a queued run
-    comes due; a run that is queued meanwhile waits for that.
+    While nothing is due, the pool polls once per --idle-poll, at the next fire of a schedule, and when a queued run is
+    due; a run that is queued meanwhile waits for the next poll.
 
     SIGTERM and Ctrl-C: nothing new is begun, runs under way have --grace to end, then they are stopped and queued
     again; a second signal queues them again within seconds, a third ends at once.

@@ -147,18 +147,18 @@ def _watch(
     show(job.progress)
 
 
-# --- what is printed -------------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------------
 
 
 def _as_text(done: PreparationResult) -> str:
-    lines = [f"{table.name}: {_said(table)}" for table in done.tables]
+    lines = [f"{table.name}: {_outcome_text(table)}" for table in done.tables]
     if done.statements:
         lines.append(f"prepare.statements: {done.statements} executed")
     lines.append(f"prepared in {done.seconds:.1f} s")
     return "\n".join(map(printable, lines))
 
 
-def _said(table: PreparedTable) -> str:
+def _outcome_text(table: PreparedTable) -> str:
     from loadgen.prepare.prepare import TableOutcome
 
     match table.outcome:

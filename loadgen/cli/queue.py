@@ -137,9 +137,9 @@ def list_queued(limit: int, status: str | None, output: str, **place: str | None
 
     found, stuck = with_control_session(look, name="queue", **place)
     if output == "json":
-        told = {"queue": [queued_as_json(row) for row in found], "unreadable": unreadable_as_json(found)}
-        told["waiting"] = [{"queue_id": one.queue_id, "reason": one.reason} for one in stuck]
-        echo(json.dumps(told, indent=2))
+        document = {"queue": [queued_as_json(row) for row in found], "unreadable": unreadable_as_json(found)}
+        document["waiting"] = [{"queue_id": one.queue_id, "reason": one.reason} for one in stuck]
+        echo(json.dumps(document, indent=2))
         return
     warn_unreadable(found)
     for one in stuck:

@@ -189,8 +189,8 @@ def _refuse(refusal: ComparisonRefusal, output: str) -> int:
         echo(json.dumps(data, indent=2))
         return NotComparable.exit_code
     forbidding = [one for one in refusal.configuration if one.forbids]
-    said = "\n".join([f"not comparable: {'; '.join(refusal.reasons)}", *filter(None, [differences_text(forbidding)])])
-    raise NotComparable(said, remedy=refusal.hint)
+    text = "\n".join([f"not comparable: {'; '.join(refusal.reasons)}", *filter(None, [differences_text(forbidding)])])
+    raise NotComparable(text, remedy=refusal.hint)
 
 
 # --- `loadgen trend`: is the newest run of a scenario worse than the runs before? ------------------------------------

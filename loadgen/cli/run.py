@@ -138,13 +138,13 @@ def run(
         wait=wait,
         share=share_warehouse,
     )
-    with notify_when_done(scenario, warn) as told, server_for(scenario, quiet=quiet):
+    with notify_when_done(scenario, warn) as notification, server_for(scenario, quiet=quiet):
         judge = baseline_judge(baseline, control_access(place, "baseline"))
-        told.summary = _run(make_job(), judge, quiet=quiet, output=output, again=confirm)
-        if confirm and wants_second_run(told.summary):
+        notification.summary = _run(make_job(), judge, quiet=quiet, output=output, again=confirm)
+        if confirm and wants_second_run(notification.summary):
             echo("a regression is suspected: one more run is needed to confirm it", err=True)
-            told.summary = _run(make_job(), judge, quiet=quiet, output=output, again=False)
-    return int(told.summary["exit_code"])
+            notification.summary = _run(make_job(), judge, quiet=quiet, output=output, again=False)
+    return int(notification.summary["exit_code"])
 
 
 def job_roles() -> JobRoles:

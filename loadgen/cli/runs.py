@@ -106,7 +106,7 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
             f"run {left[0].run_id} was not changed: {left[0].why}",
             remedy="`loadgen status` shows its state; `loadgen stop` asks it to end.",
         )
-    taken, too_many = _lead_on(living, place, output_dir)
+    taken, too_many = _take_over_first(living, place, output_dir)
     left += too_many
 
     def tell() -> None:
@@ -123,11 +123,11 @@ def _say(line: str) -> None:
     echo(printable(line), err=True)
 
 
-def _lead_on(
+def _take_over_first(
     living: Sequence[SkippedRun], place: dict[str, str | None], output_dir: Path
 ) -> tuple[list[dict[str, Any]], list[SkippedRun]]:
-    """Take over the first run, and lead it to its end. The others are named before, because their workers do not
-    wait."""
+    """Take over the first run, and lead it to its end. The other runs are listed first, because their workers do
+    not wait."""
 
     from orchestrator.job import RunAlreadyEnded
 
@@ -353,8 +353,8 @@ def list_runs(
     if output == "json":
         from loadgen.results.run_details import run_as_json
 
-        told = {"runs": [run_as_json(*one, now) for one in found], "unreadable": unreadable_as_json(found)}
-        echo(json.dumps(told, indent=2))
+        document = {"runs": [run_as_json(*one, now) for one in found], "unreadable": unreadable_as_json(found)}
+        echo(json.dumps(document, indent=2))
         return
     warn_unreadable(found)
     if found:
@@ -397,8 +397,8 @@ def logs(run: str, limit: int, output: str, **place: str | None) -> None:
 
     run_id, lines = with_control_session(look, name="runs", **place)
     if output == "json":
-        told = {"run_id": run_id, "lines": [_line_as_json(line) for line in lines]}
-        echo(json.dumps({**told, "unreadable": unreadable_as_json(lines)}, indent=2))
+        document = {"run_id": run_id, "lines": [_line_as_json(line) for line in lines]}
+        echo(json.dumps({**document, "unreadable": unreadable_as_json(lines)}, indent=2))
         return
     warn_unreadable(lines)
     echo("\n".join(map(_line, lines)) if lines else f"run {printable(run_id)} has no log lines yet")

@@ -182,8 +182,8 @@ def list_schedules(output: str, **place: str | None) -> None:
     """List all schedules, with the time of their next fire."""
     rows, now = _read(None, place)
     if output == "json":
-        told = {"schedules": [schedule_as_json(row, now) for row in rows], "unreadable": unreadable_as_json(rows)}
-        echo(json.dumps(told, indent=2))
+        document = {"schedules": [schedule_as_json(row, now) for row in rows], "unreadable": unreadable_as_json(rows)}
+        echo(json.dumps(document, indent=2))
         return
     warn_unreadable(rows)
     echo(table(rows, now) if rows else "there are no schedules")
@@ -241,7 +241,7 @@ def enable(name: str, catch_up: bool, output: str, **place: str | None) -> None:
         return row.enabled, schedules.find(session, retries, name), _now(session, retries)
 
     was_enabled, row, now = with_control_session(change, name="schedule", **place)
-    _let_next_tick_look(resolve_target(None, **place).place)
+    _make_next_tick_poll(resolve_target(None, **place).place)
     _print_changed(row, "was already enabled" if was_enabled else "is enabled", now, output)
 
 
@@ -332,7 +332,7 @@ def _next_look(place: ControlPlaneLocation) -> NextLookFile | None:
     return None if leads_to_embedded(place.connection) else NextLookFile(place_key(place))
 
 
-def _let_next_tick_look(place: ControlPlaneLocation) -> None:
+def _make_next_tick_poll(place: ControlPlaneLocation) -> None:
     """Let the next tick on this machine poll, because schedules have changed."""
     if (memory := _next_look(place)) is not None:
         memory.forget()
@@ -418,7 +418,7 @@ def _added(place: ControlPlaneLocation, new: NewSchedule) -> ScheduleRow:
         return schedules.find(session, retries, new.name)
 
     added = control_access(place, "schedule")(put)
-    _let_next_tick_look(place)
+    _make_next_tick_poll(place)
     return added
 
 

@@ -81,13 +81,13 @@ def _run(
     found = inspect_setup(place, retries)
     steps: list[str] = []
 
-    def told(step: str) -> None:
+    def print_step(step: str) -> None:
         steps.append(step)
         if loud:
             echo(printable(step))
 
     if not dry_run and not found.is_current:
-        apply_setup(found, retries, told)
+        apply_setup(found, retries, print_step)
     return found, steps
 
 

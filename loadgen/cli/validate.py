@@ -196,8 +196,8 @@ def _annotation(level: str, file: str, problem: Problem) -> str:
 
     place = f",line={problem.mark.line},col={problem.mark.column}" if problem.mark else ""
     path = dotted(problem.path)
-    said = f"{path}: {problem.message}" if path else problem.message
-    text = _safe(said if problem.mark else f"{problem.source} {said}")
+    message = f"{path}: {problem.message}" if path else problem.message
+    text = _safe(message if problem.mark else f"{problem.source} {message}")
     return f"::{level} file={_escaped(_safe(file), ',:')}{place}::{_escaped(text)}"
 
 

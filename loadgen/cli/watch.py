@@ -134,7 +134,7 @@ class _Views:
         self._job, self._viewer = job, ScreenPresenter(job.scenario, quits=True)
         self._seen: WatchedSnapshot | None = None
         self._view: ScreenState | None = None
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def next(self, heard: list[str]) -> ScreenState:
         """The newest state; its log contains the lines in `heard`."""
@@ -146,8 +146,8 @@ class _Views:
         assert sight is not None
         if self._view is None or sight is not self._seen:
             for row in sight.logs:
-                if row.log_id not in self._told:
-                    self._told.add(row.log_id)
+                if row.log_id not in self._logged:
+                    self._logged.add(row.log_id)
                     self._viewer.say(row.timestamp, f"{row.worker_id or 'orchestrator'}: {row.message}", bad=True)
             look = display_snapshot(sight.tick, sight.seen_s, sight.moment, sight.stored)
             self._seen, self._view = sight, self._viewer.look(look)

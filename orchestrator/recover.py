@@ -295,9 +295,9 @@ def _make_result(
     gaps += judge_timing(gathered.windows, gathered.warmups, warmup_s=warmup_s, steps=deciding).invalid
     lost = tuple(worker.why for worker in workers if worker.health is not WorkerHealth.DONE)
     connections = connections_document(login_counts(workers, rows), run.start_time)
-    said = retries.call(lambda: run_control_events.history(session, run.run_id))
+    events = retries.call(lambda: run_control_events.history(session, run.run_id))
     delivered = _delivered(
-        scenario, search, gathered, said, missing_load_causes(connections, workers, gathered, plan_run(scenario.load))
+        scenario, search, gathered, events, missing_load_causes(connections, workers, gathered, plan_run(scenario.load))
     )
     evidence = Evidence(merged=merged, client=client, delivered=delivered, lost_workers=lost, gaps=gaps)
     facts = RunFacts(
@@ -329,14 +329,14 @@ def _delivered(
     scenario: Scenario,
     search: FindMaxController | None,
     gathered: MeasuredWindows,
-    said: Sequence[PastEvent],
+    events: Sequence[PastEvent],
     because: str,
 ) -> Delivered:
     """The delivered load. As in any other run it is judged against the whole plan."""
     if search is not None:
         return delivered_steps(gathered.windows, search.deciding_levels, because, closed=True)
     plan = plan_run(scenario.load)
-    return delivered_load(scenario, plan, gathered, until_s=planned_until_s(said), because=because)
+    return delivered_load(scenario, plan, gathered, until_s=planned_until_s(events), because=because)
 
 
 def workers_at_last_heartbeat(run: Run, beats: Sequence[HeartbeatRow]) -> tuple[WorkerView, ...]:

@@ -161,23 +161,23 @@ def read_stages(
     stages = scenario.load.stages
     if not stages or run.start_time is None:
         return ()
-    said = retries.call(lambda: run_control_events.history(session, run.run_id))
-    return stage_results(stages, gathered, stage_starts(said, run.start_time))
+    past_events = retries.call(lambda: run_control_events.history(session, run.run_id))
+    return stage_results(stages, gathered, stage_starts(past_events, run.start_time))
 
 
-def stage_starts(said: Sequence[PastEvent], start: datetime) -> dict[int, float]:
+def stage_starts(events: Sequence[PastEvent], start: datetime) -> dict[int, float]:
     """When each stage began, in seconds since the start of the run, by number of the stage."""
     return {
         one.command.step_id: (one.at - start).total_seconds()
-        for one in run_control_events.announced(said)
+        for one in run_control_events.announced(events)
         if isinstance(one.command, SetPhase) and one.command.step_id is not None
     }
 
 
-def planned_until_s(said: Sequence[PastEvent]) -> float | None:
+def planned_until_s(past_events: Sequence[PastEvent]) -> float | None:
     """When a run was to end, in seconds of its plan, by the events of its leader. None: after the whole plan."""
-    starts = [one.moment for one in said if isinstance(one.command, Start)]
-    stops = [(one.command, one.moment) for one in said if isinstance(one.command, Stop)]
+    starts = [one.moment for one in past_events if isinstance(one.command, Start)]
+    stops = [(one.command, one.moment) for one in past_events if isinstance(one.command, Stop)]
     if not starts:
         return 0.0  # the run never began
     if not stops or stops[0][0].reason == PLAN_COMPLETED:
@@ -278,16 +278,16 @@ def login_counts(workers: Sequence[WorkerView], rows: Sequence[ResultRow]) -> di
     """The logins of every worker: from its result, else from its last heartbeat."""
     found = {worker.worker_id: worker.live.logins for worker in workers if worker.live is not None}
     for row in rows:
-        said = _logins(row)
-        if row.worker_id is not None and said is not None:
-            found[row.worker_id] = said
+        counts = _logins(row)
+        if row.worker_id is not None and counts is not None:
+            found[row.worker_id] = counts
     return found
 
 
 def _logins(row: ResultRow) -> LoginCounts | None:
     try:
-        said = json.loads(row.summary or "{}").get("logins")
-        return None if said is None else read_logins(JsonFields(said, f"the result of {row.worker_id}"))
+        data = json.loads(row.summary or "{}").get("logins")
+        return None if data is None else read_logins(JsonFields(data, f"the result of {row.worker_id}"))
     except (ValueError, AttributeError, RecursionError, LoadgenError):
         return None
 
@@ -363,14 +363,14 @@ def _stored(worker_id: str, stored: Sequence[WindowRow], gaps: list[str]) -> dic
 
 def driver_lightened(rows: Sequence[ResultRow]) -> bool | str | None:
     """Whether the drivers of the workers were lightened. "mixed": only some were. None: no worker reported it."""
-    told = set()
+    values = set()
     for row in rows:
         try:
-            said = json.loads(row.summary or "{}").get("driver_lightened") if row.worker_id is not None else None
+            value = json.loads(row.summary or "{}").get("driver_lightened") if row.worker_id is not None else None
         except (ValueError, AttributeError, RecursionError):
             continue
-        told |= {said} if isinstance(said, bool) else set()
-    return "mixed" if len(told) > 1 else next(iter(told), None)
+        values |= {value} if isinstance(value, bool) else set()
+    return "mixed" if len(values) > 1 else next(iter(values), None)
 
 
 def session_counts(rows: Sequence[ResultRow]) -> UserSessionCounts:
@@ -381,8 +381,8 @@ def session_counts(rows: Sequence[ResultRow]) -> UserSessionCounts:
 def _sessions(row: ResultRow) -> UserSessionCounts:
     """{"sessions": {"created": …, "expired": …, "current": …}}. Inconsistent counts are ignored."""
     try:
-        said: Any = json.loads(row.summary or "{}").get("sessions") or {}
-        created, expired, current = (int(_number(said.get(name)) or 0) for name in ("created", "expired", "current"))
+        stored: Any = json.loads(row.summary or "{}").get("sessions") or {}
+        created, expired, current = (int(_number(stored.get(name)) or 0) for name in ("created", "expired", "current"))
     except (ValueError, AttributeError, RecursionError):
         return UserSessionCounts()
     counts = UserSessionCounts(created=created, expired=expired)

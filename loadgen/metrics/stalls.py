@@ -320,8 +320,8 @@ def _reaching(spans: Iterable[Span], windows: Sequence[Span]) -> list[Span]:
 
 
 def _longest(spans: Iterable[Span]) -> list[Span]:
-    told = [span for span in spans if span[1] - span[0] >= SHORTEST_MS]
-    return sorted(sorted(told, key=lambda span: span[0] - span[1])[:SPANS_MAX])
+    long_enough = [span for span in spans if span[1] - span[0] >= SHORTEST_MS]
+    return sorted(sorted(long_enough, key=lambda span: span[0] - span[1])[:SPANS_MAX])
 
 
 # --- JSON ------------------------------------------------------------------------------------------------------------

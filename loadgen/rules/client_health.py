@@ -213,11 +213,11 @@ def judge_client(parts: Sequence[ClientPart], *, shares_machine: bool = False) -
         elif warning is not None:
             warnings.append(f"{part.where} {warning}: {part.health.advice}")
     health = replace(worst(part.health for part in parts), saturated=bool(invalid))
-    told = list(_few(warnings))
+    texts = list(_few(warnings))
     if shares_machine and health.taken_cores:
         why = f"the server shares a machine that had no free core ({health.taken_cores})"
-        told.append(f"{why}: it may have answered late; end other processes")
-    return ClientVerdict(health=health, invalid=_few(invalid), warnings=tuple(told))
+        texts.append(f"{why}: it may have answered late; end other processes")
+    return ClientVerdict(health=health, invalid=_few(invalid), warnings=tuple(texts))
 
 
 def _few(texts: Sequence[str]) -> tuple[str, ...]:

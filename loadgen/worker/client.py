@@ -347,8 +347,8 @@ class Client:
             try:
                 cursor.execute(text)
             except Exception as error:  # statements that depend on it will fail, and are counted then
-                failure, said = judged(error)
-                self._context.failed("session context", failure.category, failure.code, said)
+                failure, why = judged(error)
+                self._context.failed("session context", failure.category, failure.code, why)
 
     # --- the connection ----------------------------------------------------------------------------------------------
 

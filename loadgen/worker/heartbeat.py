@@ -132,8 +132,8 @@ class Heartbeat:
         due_ns = self._clock.monotonic_ns() - round(random.uniform(0.0, self.period_s) * NS_PER_S)
         while True:
             finishing = self._finishing.is_set()
-            said = self._beat()
-            if finishing and said:
+            is_sent = self._beat()
+            if finishing and is_sent:
                 break
             due_ns = max(due_ns + round(self.period_s * NS_PER_S), self._clock.monotonic_ns())
             self._clock.wait(self._finishing, (due_ns - self._clock.monotonic_ns()) / NS_PER_S)

@@ -206,9 +206,9 @@ class ExperimentLoop:
         measured = self._state.measured
         found = compare_arms(self._design, complete_blocks(self._design, measured), final=False)
         spent = spending_of(measured, self._worst)
-        told = spent_text(spent.total_s, spent.total_credits, self._budget)
+        spent_line = spent_text(spent.total_s, spent.total_credits, self._budget)
         currency = self._loaded.file.price.currency
-        return experiment_status(self._design, measured, found, now, spent=told, currency=currency)
+        return experiment_status(self._design, measured, found, now, spent=spent_line, currency=currency)
 
     def _block(self, number: int) -> None:
         """Measure every arm once. The block ends and does not count when an arm has no usable measurement."""

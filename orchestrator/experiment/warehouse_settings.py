@@ -232,7 +232,7 @@ class ArmWarehouseSettings:
             if wanted.is_made and key not in self._made:  # also after an attempt that failed
                 create_warehouse(session, wanted.warehouse, wanted.settings, experiment_id)
                 self._made.add(key)
-                self._tell(f"warehouse {wanted.warehouse.sql} is made")
+                self._tell(f"warehouse {wanted.warehouse.sql} is created")
             if wanted.is_made:
                 require_made(session, wanted.warehouse, experiment_id)
             settings = {**self._before[key].settings, **wanted.settings}

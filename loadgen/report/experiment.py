@@ -68,7 +68,7 @@ class ExperimentFacts:
 
     @property
     def is_final(self) -> bool:
-        """Whether this is the planned final analysis. It takes place once, after the last block."""
+        """Whether this is the planned final check. It takes place once, after the last block."""
         return self.begun >= self.design.blocks_max and self.verdict != RUNNING
 
 

@@ -1,8 +1,8 @@
-"""Confidence sequences: intervals that hold at every look, for differences of unknown variance. Closed form. Pure.
+"""Confidence sequences: intervals that hold at every check, for differences of unknown variance. Closed form. Pure.
 
 A difference is the logarithm of a ratio within a block. Differences of blocks are assumed to be independent and normal,
-with unknown mean and variance. With probability 1 - `error` the intervals of all looks cover the mean. Two parts make
-them, between which the error is divided:
+with unknown mean and variance. With probability 1 - `error` the intervals of all checks cover the mean. The error is
+divided between two parts of each interval:
 
 mixture   For a mean m and effects of variance g (in units of the unknown variance) the likelihood ratio
 
@@ -13,12 +13,12 @@ mixture   For a mean m and effects of variance g (in units of the unknown varian
           Ramdas 2024). The means with E_n(m) below that are an interval around the observed mean. g = 1 suits
           differences about as large as their standard deviation; g = 100 decides larger ones after four blocks. The
           weighted sum of both is a martingale too.
-last      Student's t at the planned last block: that look is fixed beforehand, so it needs no correction. A martingale
-          is valid at looks that are not planned, and its interval is wider for that. This part has most of the error:
-          it finds small differences, while large ones are decided early with little of it.
+last      Student's t at the planned last block: this check is fixed beforehand and needs no correction. A martingale
+          is valid at unplanned checks too, so its interval is wider. This part has most of the error: it finds small
+          differences, while large ones are decided early with little of it.
 
-Each interval is intersected with those of earlier looks. If they are disjoint, the difference has most likely changed
-over time, and the newest interval counts.
+Each interval is intersected with those of earlier checks. If they are disjoint, the difference has most likely
+changed over time, and the newest interval counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 MIXTURES = ((1.0, 0.75), (100.0, 0.25))  # variance of effects, and weight
-LAST_PART = 0.8  # of the error, for the planned last look
+LAST_PART = 0.8  # of the error, for the planned final check
 ABOVE, BELOW, WITHIN, OPEN = 1, -1, 2, 0  # where an interval lies, relative to 0 and the margin
 
 
@@ -74,21 +74,21 @@ def _mixture_log(u: float, blocks: int) -> float:
 def confidence_sequence(
     differences: FloatArray, error: float, *, last: int | None, resolution: FloatArray | float = 0.0
 ) -> tuple[FloatArray, FloatArray]:
-    """Lower and upper bounds after each block; blocks are the last axis. The look after `last` of them is the planned
-    last one; None: it has not come. `resolution` is the minimum half width: values are not measured more exactly."""
+    """Lower and upper bounds after each block; blocks are the last axis. The check after `last` of them is the
+    planned final one; None: not yet. `resolution` is the minimum half width: values are not measured more exactly."""
     shape = differences.shape
     counts = np.arange(1, shape[-1] + 1)
     factors = np.array([half_width(int(blocks), error, last=blocks == last) for blocks in counts])
     means, deviations = _running(differences, counts)
     lows, highs = np.full(shape, -np.inf), np.full(shape, np.inf)
     low, high = np.full(shape[:-1], -np.inf), np.full(shape[:-1], np.inf)
-    for look in np.flatnonzero(np.isfinite(factors)):
-        reach = np.maximum(factors[look] * deviations[..., look], resolution)
-        below, above = means[..., look] - reach, means[..., look] + reach
+    for block in np.flatnonzero(np.isfinite(factors)):
+        reach = np.maximum(factors[block] * deviations[..., block], resolution)
+        below, above = means[..., block] - reach, means[..., block] + reach
         lower, upper = np.maximum(low, below), np.minimum(high, above)
         apart = lower > upper
         low, high = np.where(apart, below, lower), np.where(apart, above, upper)
-        lows[..., look], highs[..., look] = low, high
+        lows[..., block], highs[..., block] = low, high
     return lows, highs
 
 
@@ -114,14 +114,14 @@ def judge(low: FloatArray, high: FloatArray, margin: float) -> NDArray[np.int64]
 
 def is_mostly(happened: Sequence[bool], error: float) -> bool:
     """Whether something happens in more than half of all blocks, by the blocks so far. The bet on 19 of 20 is a
-    supermartingale if it does not, so at any look this is wrong with probability `error` at most (Ville)."""
+    supermartingale if it does not, so at any time this is wrong with probability `error` at most (Ville)."""
     bets = np.cumsum([math.log(1.9 if one else 0.1) for one in happened])
     return bool((bets >= -math.log(error)).any())
 
 
 def minimum_detectable_difference(blocks: int, error: float, deviation: float, *, last: bool = True) -> float:
     """The difference, a fraction, that about nine of ten experiments detect in this many blocks; inf: none. `last`: the
-    planned last look is after them. `deviation` is the standard deviation of the logarithm of one measurement."""
+    planned final check is after them. `deviation` is the standard deviation of the logarithm of one measurement."""
     needed = half_width(blocks, error, last=last) * math.sqrt(blocks)
     if math.isinf(needed):
         return math.inf

@@ -129,7 +129,7 @@ class ArmComparison:
 
 
 def compare_arms(design: ExperimentDesign, blocks: Sequence[BlockValues], *, final: bool) -> tuple[ArmComparison, ...]:
-    """Every pair in every metric. `final`: all planned blocks are done, so this is the planned last look."""
+    """Every pair in every metric. `final`: all planned blocks are done, so this is the planned final check."""
     wanted = [(metric, a, b) for metric in design.margins for a, b in design.pairs]
     logs = np.array(
         [[math.log(block.values[b][metric] / block.values[a][metric]) for block in blocks] for metric, a, b in wanted]
@@ -334,7 +334,7 @@ class ExperimentPlan:
     @property
     def detectable(self) -> float:
         """The difference that nine of ten experiments detect in the blocks that the budget allows, with noise of 3 %.
-        The planned last look, which detects most, comes only after all planned blocks."""
+        The planned final check, which detects most, comes only after all planned blocks."""
         is_last = self.blocks_possible == self.blocks_max
         return minimum_detectable_difference(self.blocks_possible, self.error_each, NOISE, last=is_last)
 
@@ -465,7 +465,7 @@ def _detectable_text(plan: ExperimentPlan) -> list[str]:
         ]
     if is_short and blocks >= max(plan.blocks_min, 2):
         better = minimum_detectable_difference(blocks, plan.error_each, NOISE, last=True)
-        lines.append(f"  With blocks.maximum: {blocks} the last of them would be the planned last look: {better:.1%}.")
+        lines.append(f"  With blocks.maximum: {blocks} the planned final check would be after them: {better:.1%}.")
     return lines
 
 

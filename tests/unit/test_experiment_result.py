@@ -387,7 +387,7 @@ def test_the_detectable_difference_is_for_the_blocks_that_the_budget_allows(tmp_
     text = experiment_plan_text(short)
     assert (short.detectable > whole.detectable) is (blocks < 10)
     assert ("within the 5 blocks that the budget allows" in text) is (blocks == 5)
-    assert ("With blocks.maximum: 5 the last of them would be the planned last look:" in text) is (blocks == 5)
+    assert ("With blocks.maximum: 5 the planned final check would be after them:" in text) is (blocks == 5)
     assert ("None within the 2 blocks that the budget allows." in text) is (blocks == 2)
     assert ("2 blocks at most, and 4 are needed to decide" in text) is (blocks == 2)
     assert experiment_plan_data(planned(tmp_path, more="budget: {time: 5m}\n"))["found_at_3_percent_noise"] is None

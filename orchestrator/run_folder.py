@@ -67,7 +67,7 @@ def _refuse_shared(folder: Path) -> None:
     mode = stat.S_IMODE(folder.stat().st_mode)
     if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
         raise ConfigurationError(
-            f"the folder of runs {printable(str(folder))} can be changed by other users (mode {mode:04o})",
+            f"the folder of runs {printable(str(folder))} can be changed by others (mode {mode:04o})",
             remedy=f"Run: chmod go-w {printable(shlex.quote(str(folder)))}; or choose another with --output-dir.",
         )
 

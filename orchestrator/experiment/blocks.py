@@ -86,7 +86,7 @@ class ExperimentActions:
 
 
 class Interrupted(Exception):
-    """A signal asks the experiment to end."""
+    """A signal requests the end of the experiment."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"signal {number}")
@@ -202,7 +202,7 @@ class ExperimentLoop:
         )
 
     def _status(self, now: MeasuredNow) -> ExperimentStatus:
-        """For the live view of a run."""
+        """The status of the experiment, for the live view of a run."""
         measured = self._state.measured
         found = compare_arms(self._design, complete_blocks(self._design, measured), final=False)
         spent = spending_of(measured, self._worst)

@@ -40,7 +40,7 @@ def unfinished(lease_over_ms: int | None, beat_age_ms: int | None, update_age_ms
         (unfinished(0, 10**9), "its last statements may take 10 s", 10.0),
         (unfinished(9_000, 10**9), "its last statements may take 1 s", 1.0),
         (unfinished(10_000, 10**9), "its last statements may take 0 s", 0.0),
-        (unfinished(None, None, 599_000), "not led yet", None),
+        (unfinished(None, None, 599_000), "has no leader yet", None),
     ],
 )
 def test_a_run_that_may_still_have_a_leader_is_no_orphan(run, said, free_in_s):

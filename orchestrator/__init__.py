@@ -10,7 +10,7 @@ lifecycle            pure: what to do next with a run
 leadership           the lease of a run: claimed, renewed, lost, released; which process holds it; requests to stop
 event_publisher      events for workers, and how long ahead they are announced
 worker_health        which workers are alive, ready, finished or lost
-aggregation          what all workers have measured so far, in windows and in seconds
+aggregation          the measurements of all workers so far, in windows and in seconds
 guardrails           thresholds, guardrails and cost while the run measures
 find_max_controller  leads a search for the maximum
 warehouse            polls the target warehouse, and counts credits; one run at a time on a warehouse

@@ -117,7 +117,7 @@ class RunSeconds:
         return _whole(max(self._last_s.values(), default=0.0))
 
     def unreported(self, measured_s: Mapping[str, float]) -> str:
-        """Which worker did not report more than a moment of what it has measured; empty: none."""
+        """The worker that did not report a part of its measurement; empty: all reported everything but a moment."""
         for worker_id, length_s in measured_s.items():
             missing_s = length_s - self._judged_s.get(worker_id, 0.0)
             if missing_s > UNREPORTED_MAX_S:

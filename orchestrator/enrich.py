@@ -186,7 +186,7 @@ PAUSE_S = 10.0
 AHEAD_MAX = timedelta(hours=1)  # by which the clock of a worker may be ahead of the server's
 PAGE_ROWS = 50_000  # logged statements that are looked for at a time
 ATTEMPTS = 3  # of one slice
-EMPTY_SEARCHES_MAX = 3  # searches without any statement of the run, after which waiting is given up
+EMPTY_SEARCHES_MAX = 3  # waiting ends after this number of searches without any statement of the run
 
 _BEGINNING = (EPOCH, "")
 
@@ -311,7 +311,7 @@ class _Enricher:
     @property
     def _is_worth_waiting(self) -> bool:
         """False after some empty searches: a history lags, but that of hybrid tables has no statement at all, and a
-        scenario does not always tell that it uses hybrid tables."""
+        scenario does not always show that it uses hybrid tables."""
         return self._options.wait and (self._found > 0 or self._searches < EMPTY_SEARCHES_MAX)
 
     def _search(self) -> int:

@@ -208,7 +208,7 @@ class EventPublisher:
         return [] if self._announced is None else self._announced.late(workers, self._now_s())
 
     def read_published(self) -> list[Event]:
-        """Read all events of the run. START tells when the plan begins."""
+        """Read all events of the run. START determines when the plan begins."""
         published = list(run_control_events.catch_up(self._session, self._leadership.term.key, 0))
         read_s = self._now_s()
         starts = [one for one in published if isinstance(one.command, Start)]

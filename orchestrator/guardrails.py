@@ -59,7 +59,7 @@ class LimitMonitor:
         self._thresholds = tuple(thresholds)
         self._guardrails, self._timing, self._progress = guardrails, timing, progress
         self._worst: dict[int, Checked] = {}  # the worst span of each threshold with a window
-        self._decided: dict[int, Checked] = {}  # thresholds that ended the run: what is measured later does not count
+        self._decided: dict[int, Checked] = {}  # thresholds that ended the run: later measurements do not count
         self._breaches = self._busy = 0
         self.warnings: list[str] = []
 

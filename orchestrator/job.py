@@ -145,7 +145,7 @@ class RunJob:
     def result(self) -> FinishedRun:
         if self._error is not None:
             raise self._error
-        assert self._finished is not None, "asked before the end"
+        assert self._finished is not None, "the job has not ended"
         return self._finished
 
     # --- the thread --------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class RunJob:
             )
             scenario, recorded = deal_replay(scenario, self.folder, self.stop)
             pools = read_pools(session, scenario, self.folder) | recorded
-            circumstances = self._circumstances(session)
+            circumstances = self._target_info(session)
         service = OrchestratorService(
             place,
             lambda run_id: self._spawner(place, run_id),
@@ -209,14 +209,14 @@ class RunJob:
         self.output = output
         self.now = JobStatus(doing="starting workers", run_id=run_id)
         with logged_to(self.output / LOG_FILE):
-            return self._reported(place, service.start_run(run_id, lambda tick: self._saw(run_id, tick)))
+            return self._reported(place, service.start_run(run_id, lambda tick: self._show_snapshot(run_id, tick)))
 
     def _target_session(self) -> PrepareSession:
         return PrepareSession(
             opener(target_profile(self.scenario, None), self.scenario), stop=self.stop, clock=self.clock
         )
 
-    def _circumstances(self, session: PrepareSession) -> TargetInfo:
+    def _target_info(self, session: PrepareSession) -> TargetInfo:
         return TargetInfo(server=server_version(session), shared_warehouse=self.share)
 
     def _reported(self, place: ControlPlaneLocation, finished: FinishedRun) -> FinishedRun:
@@ -322,7 +322,7 @@ class RunJob:
     def _tell(self, progress: PreparationProgress) -> None:
         self.now = JobStatus(doing="preparing tables", progress=progress)
 
-    def _saw(self, run_id: str, tick: RunSnapshot) -> None:
+    def _show_snapshot(self, run_id: str, tick: RunSnapshot) -> None:
         self.now = JobStatus(doing=tick.run.status.value, run_id=run_id, tick=tick)
 
 
@@ -351,7 +351,7 @@ class TakeoverJob(RunJob):
         self.now = JobStatus(doing="taking over", run_id=self.run_id)
         with self._on_warehouse(self.place) as disturbances:
             with closing(self._target_session()) as session:
-                circumstances = self._circumstances(session)
+                circumstances = self._target_info(session)
             service = OrchestratorService(
                 self.place,
                 lambda run_id: self._spawner(self.place, run_id),
@@ -367,7 +367,7 @@ class TakeoverJob(RunJob):
             self.output = self.runs_folder / self.run_id
             make_run_folder(self.output)
             with logged_to(self.output / LOG_FILE):
-                finished = service.take_over(self.run_id, lambda tick: self._saw(self.run_id, tick))
+                finished = service.take_over(self.run_id, lambda tick: self._show_snapshot(self.run_id, tick))
                 return self._reported(self.place, finished)
 
     def _spawner(self, place: ControlPlaneLocation, run_id: str) -> Spawner:

@@ -1,4 +1,4 @@
-"""What to do next with a run: a pure decision, taken every second from what the leader observes.
+"""The next actions for a run: a pure decision, taken every second from the observations of the leader.
 
     STARTING    all workers WAITING → START with the plan; START published → RUNNING
                 a worker lost, or the registration time is over → STOPPING, STOP
@@ -7,9 +7,9 @@
     STOPPING    all workers have ended, or were terminated after the deadline of the drain → finish
     CANCELLING  as STOPPING, at the request of a user
 
-The decision is a list of actions, which the leader applies. If an action fails, the next tick decides again from what
-it observes. So an action may be decided twice; `after_action` records the actions that succeeded. Whether START was
-published is not recorded but read from the row of the run, which tells when the plan begins.
+The decision is a list of actions, which the leader applies. If an action fails, the next tick decides again from
+its observations. So an action may be decided twice; `after_action` records the actions that succeeded. Whether START
+was published is not recorded but read from the row of the run, which contains the beginning of the plan.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PLAN_COMPLETED = "duration"
 THRESHOLD_MISSED = "threshold"
 # reasons in STOP of a run that becomes COMPLETED
 COMPLETED_STOP_REASONS = (PLAN_COMPLETED, "find_max", THRESHOLD_MISSED)
-STORE_TIMEOUT_S = 600.0  # for workers to store their results; after this time workers give up by themselves
+STORE_TIMEOUT_S = 600.0  # for workers to store their results; after this time workers end by themselves
 STOP_DELAY_S = 0.5  # between the time at which workers close their last window, and STOP
 OUTAGE_MAX_S = 180.0  # a longer outage of the control plane ends the run
 
@@ -99,7 +99,7 @@ class SearchUpdate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunObservation:
-    """What the leader observes in a tick. `now_s` is the monotonic clock of this process."""
+    """The observations of the leader in a tick. `now_s` is the monotonic clock of this process."""
 
     now_s: float
     status: RunStatus
@@ -116,7 +116,7 @@ class RunObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LifecycleState:
-    """What the leader keeps from tick to tick."""
+    """The state that the leader keeps from tick to tick."""
 
     since_s: float  # when `status` was first observed
     status: RunStatus  # of the previous tick

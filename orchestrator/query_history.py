@@ -32,7 +32,7 @@ MS = timedelta(milliseconds=1)
 
 _UNKNOWN_FORM = "the answer of the query history has an unknown form"
 _NOW = "SELECT SYSDATE()"
-# RESULT_LIMIT applies before any condition. The number of rows tells whether it has cut some off; row number 1 carries
+# RESULT_LIMIT applies before any condition. The number of rows shows whether it has cut some off; row number 1 carries
 # that number if no row belongs to the run. Times cannot be bound.
 _READ = """
 SELECT QUERY_ID, TOTAL_ELAPSED_TIME, COMPILATION_TIME, EXECUTION_TIME, QUEUED_OVERLOAD_TIME, QUEUED_PROVISIONING_TIME,
@@ -44,7 +44,7 @@ QUALIFY STARTSWITH(QUERY_TAG, ?) OR ROW_NUMBER() OVER (ORDER BY END_TIME, QUERY_
 """
 # Control statements are left out, load of another run is not. Without an end of the range the result includes
 # statements that still execute: foreign ones count with their part of the span. If there are more rows than the limit,
-# the newest are returned: the oldest returned row tells from when on the result is complete.
+# the newest are returned: the result is complete from the oldest returned row on.
 _USE = """
 SELECT COUNT_IF(IS_OWN), COALESCE(SUM(IFF(IS_OWN, EXECUTION_TIME, 0)), 0),
        COUNT_IF(IS_OTHERS AND USED_MS > 0), COALESCE(SUM(IFF(IS_OTHERS, USED_MS, 0)), 0),

@@ -157,7 +157,7 @@ def client_effect(windows: Sequence[WindowResult]) -> ClientResourceUse | None:
 def read_stages(
     session: ControlSession, retries: RetryPolicy, run: Run, scenario: Scenario, gathered: MeasuredWindows
 ) -> tuple[StageResult, ...]:
-    """The measurement of each stage of the scenario. The events tell when a stage began."""
+    """The measurement of each stage of the scenario. The events contain the beginnings of the stages."""
     stages = scenario.load.stages
     if not stages or run.start_time is None:
         return ()
@@ -343,7 +343,7 @@ def _refusals(connections: Mapping[str, Any]) -> Iterator[str]:
     refused = connections["refused"]
     if not refused:
         return
-    last = connections["last_refused"][-1:] or [{"worker_id": "a worker", "code": None, "text": "it did not say why"}]
+    last = connections["last_refused"][-1:] or [{"worker_id": "a worker", "code": None, "text": "no reason reported"}]
     code = "" if last[0]["code"] is None else f"{last[0]['code']}: "
     times = "login was" if refused == 1 else "logins were"
     yield f"{refused:,} {times} refused, the last of {last[0]['worker_id']}: {code}{last[0]['text']}"

@@ -447,9 +447,9 @@ def exclusive_warehouse(
     clock: Clock,
     environ: Mapping[str, str] = os.environ,
 ) -> Iterator[Callable[[], bool]]:
-    """Hold the warehouse lease while the block runs. Yields a function that tells whether the run has been alone so
-    far: whether no other run has claimed the next epoch, for example because the lease was not renewed in time. For a
-    run that shares the warehouse it always returns True."""
+    """Hold the warehouse lease while the block runs. Yields a function that returns whether the run has been alone
+    so far: whether no other run has claimed the next epoch, for example because the lease was not renewed in time.
+    For a run that shares the warehouse it always returns True."""
     owner = f"{run_leases.new_owner()} {scenario}"[:OWNER_MAX]
     session = ControlSession(place, role="warehouse-lease", environ=environ)
     try:

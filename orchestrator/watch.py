@@ -87,7 +87,7 @@ class WatchJob:
         """The run that has ended. Raises the error that ended the watching."""
         if self._error is not None:
             raise self._error
-        assert self.sight is not None, "asked before the end"
+        assert self.sight is not None, "watching has not ended"
         return self.sight.tick.run
 
     # --- the thread --------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class WatchJob:
 
 
 class _SnapshotReader:
-    """Reads snapshots of one run; keeps what a single read does not show."""
+    """Reads snapshots of one run, and keeps the state that a single read does not show."""
 
     def __init__(
         self, session: ControlSession, scenario: Scenario, run_id: str, clock: Clock, history: DisplayHistory

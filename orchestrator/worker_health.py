@@ -143,8 +143,8 @@ class ReplacementTracker:
             if before is not None and measured and _is_another(row, before):
                 first = before.identity
                 self.warnings.append(
-                    f"{first.worker_id} was replaced: what process {first.pid} on {first.hostname} measured last is not"
-                    " counted"
+                    f"{first.worker_id} was replaced: the last measurements of process {first.pid} on"
+                    f" {first.hostname} are not counted"
                 )
             self._last[row.identity.worker_id] = row
 

@@ -186,7 +186,7 @@ def duration_s(text: str, option: str) -> float:
 
 
 def available_cores() -> int:
-    """The number of cores that this process may use, or of all cores where the system does not tell."""
+    """The number of cores that this process may use, or of all cores if the system does not report it."""
     allowed = getattr(os, "sched_getaffinity", None)
     return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 

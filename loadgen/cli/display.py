@@ -208,7 +208,7 @@ class RunDisplay:
         self._asked = False
 
     def show(self, now: JobStatus) -> bool:
-        """Draw. Returns True once, when the user asks the run to end."""
+        """Draw. Returns True once, when the user requests the end of the run."""
         for line in self._display.heard():
             self._log(line)
         if self._view is None or now is not self._seen or now.tick is None:
@@ -218,7 +218,7 @@ class RunDisplay:
         return asks
 
     def interrupted(self) -> None:
-        """Show from now on that the user has asked, once more, for the end of the run."""
+        """Show from now on that the user has requested the end of the run once more."""
         self._viewer.interrupt(self._clock.monotonic_ns() / NS_PER_S)
         if self._view is not None:
             self._view = self._viewer.interrupted(self._view)

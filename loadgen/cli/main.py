@@ -241,7 +241,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 
 def _give_up_stderr() -> None:
-    """Discard what stderr does not accept: else the interpreter would end with 120 instead of our exit code."""
+    """Discard output that stderr does not accept: otherwise the interpreter would exit with 120, not with our code."""
     try:
         if sys.stderr is not None:
             sys.stderr.flush()

@@ -156,9 +156,9 @@ def run(
     SIGTERM and Ctrl-C: nothing new is begun, runs under way have --grace to end, then they are stopped and queued
     again; a second signal queues them again within seconds, a third ends at once.
 
-    Queued scenarios are data: they may use the pool's connection, and of this host what the options --allow-… name. A
-    run that asks for more becomes FAILED; a notify.command that is not allowed is not started. Every event is a line
-    on stderr.
+    Queued scenarios are data: they may use the pool's connection, and those resources of this host that --allow-…
+    name. A run that asks for more becomes FAILED; a notify.command that is not allowed is not started. Every event is
+    a line on stderr.
     """
     rules = PoolRules(
         min_runners=least,

@@ -1,6 +1,6 @@
 """LIVE_METRICS: the metrics in a heartbeat. They are state, not a change, so a lost heartbeat loses nothing.
 
-A heartbeat has at most LIMIT_BYTES. A longer one is reduced in this order, and contains what was reduced:
+A heartbeat has at most LIMIT_BYTES. A longer one is reduced in this order, and the reductions are marked in it:
 
     1. the statements of the last seconds are put together    as one statement "*"
     2. buckets are joined by three, then by seven             every histogram has its "coarseness": an error of 3 or 7 %

@@ -87,7 +87,7 @@ class FailedOutcome:
     ) -> FailedOutcome:
         """The outcome after `waited_s`. Without an answer within its time limit a statement has timed out, on the
         client or on the server. A connection that is lost after SILENCE_S has cut off a slow statement; one that fails
-        sooner says nothing about the time of a success."""
+        sooner is no evidence about the time of a success."""
         answered = category not in (ErrorCategory.CONNECTION, ErrorCategory.FATAL)
         if category is ErrorCategory.CONNECTION and waited_s >= limit_s:
             category = ErrorCategory.QUERY_TIMEOUT

@@ -65,7 +65,7 @@ class WindowStalls:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What a collection shows of the statements of a worker. Times are of the monotonic clock."""
+    """The statements of a worker in one collection. Times are of the monotonic clock."""
 
     executed: Sequence[tuple[int, int, int]]  # statement, sent, answered or now
     answers: Sequence[int]
@@ -79,7 +79,7 @@ class StallDetector:
 
     def __init__(self, names: Sequence[str], *, keeps_sending: bool = False) -> None:
         self._names, self._keeps_sending = names, keeps_sending
-        self._times: dict[str, Histogram] = {}  # service of what succeeded
+        self._times: dict[str, Histogram] = {}  # service times of successful samples
         self._stalled: list[Span] = []  # by the monotonic clock, in order
         self._possible: list[Span] = []
         self._idle: list[Span] = []

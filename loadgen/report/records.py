@@ -353,11 +353,11 @@ class _Row:
 
     @property
     def counted_phase(self) -> str | None:
-        return _commonest([*self._phases.values()])
+        return _most_frequent([*self._phases.values()])
 
     @property
     def phase(self) -> str | None:
-        return self.counted_phase or _commonest([one.phase for one in self._last.values()])
+        return self.counted_phase or _most_frequent([one.phase for one in self._last.values()])
 
     def second(self, number: int) -> RunSecond:
         last = self._last.values()
@@ -410,7 +410,7 @@ def _sum(parts: Iterable[Mapping[str, Counts]]) -> dict[str, Counts]:
     return total
 
 
-def _commonest(phases: Sequence[str | None]) -> str | None:
+def _most_frequent(phases: Sequence[str | None]) -> str | None:
     """The phase of most workers with open windows. The result does not depend on their order."""
     known = sorted(phase for phase in phases if phase is not None)
     open_ones = [phase for phase in known if phase != COOLDOWN] or known

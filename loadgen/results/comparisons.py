@@ -43,7 +43,7 @@ from loadgen.rules.trend import OtherSeries, SeriesKey, Trend, TrendRun, series_
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
-MODE = "load.mode"  # it defines what a response time is, so runs of different modes are never comparable
+MODE = "load.mode"  # the mode defines response times, so runs of different modes are never comparable
 KEYS_NAMED = 3  # keys named in a sentence; more are only counted
 HINT_KEYS = 5
 

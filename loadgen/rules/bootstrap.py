@@ -38,7 +38,7 @@ SECONDS_MAX = 1_200  # in longer runs, neighbouring seconds are joined
 _REPLICATES = 2_000
 _BLOCK_MIN = 5
 _BLOCKS_MIN = 3
-_LEAN_MAX = 0.95
+_CORRELATION_MAX = 0.95
 _STRATUM_MIN = 6  # a shorter stage is joined with the stage before it
 _LOG_MAX = 700.0  # a larger logarithm has no finite exponential
 _HALF = 0.5  # in place of a count of 0, which has no logarithm
@@ -269,16 +269,17 @@ def _block(series: SecondSeries, part: slice) -> int:
     """The number of neighbouring seconds that are drawn together."""
     counts = series.buckets[part].sum(axis=1)
     length = len(counts)
-    lean = max(_lean(counts / series.seconds[part]), _lean(series.sums_ns[part] / np.maximum(counts, 1)))
-    wanted = 1.1447 * math.cbrt(4 * lean**2 * length / (1 - lean**2) ** 2)
+    rates, means = counts / series.seconds[part], series.sums_ns[part] / np.maximum(counts, 1)
+    correlation = max(_autocorrelation(rates), _autocorrelation(means))
+    wanted = 1.1447 * math.cbrt(4 * correlation**2 * length / (1 - correlation**2) ** 2)
     return max(1, min(max(_BLOCK_MIN, math.ceil(math.cbrt(length)), math.ceil(wanted)), length // _BLOCKS_MIN))
 
 
-def _lean(values: FloatArray) -> float:
+def _autocorrelation(values: FloatArray) -> float:
     """The correlation of each value with the next; a negative one counts as 0."""
     apart = values - values.mean()
     total = float(apart @ apart)
-    return min(max(float(apart[1:] @ apart[:-1]) / total, 0.0), _LEAN_MAX) if total > 0 else 0.0
+    return min(max(float(apart[1:] @ apart[:-1]) / total, 0.0), _CORRELATION_MAX) if total > 0 else 0.0
 
 
 def _stretch(stratum: _Stratum) -> float:

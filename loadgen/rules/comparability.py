@@ -81,7 +81,7 @@ def differences(a: RunConditions, b: RunConditions, varied: Sequence[str] = ()) 
     names = tuple(map(key_as_written, varied))
     found = [
         SettingDifference(key=key, a=first, b=second, matters=_matters(key), varied=_is_at_or_below(key, names))
-        for key, first, second in _apart("", _settings(a), _settings(b))
+        for key, first, second in _differences_below("", _settings(a), _settings(b))
     ]
     return tuple(sorted(found, key=lambda one: (not one.forbids, not one.matters, _rank(one.key), one.key)))
 
@@ -116,14 +116,14 @@ def driver_lightened(environment: Mapping[str, Any]) -> bool | str:
     return driver_major(environment) == "5" if known is None else known
 
 
-def _apart(key: str, a: Any, b: Any) -> Iterator[tuple[str, Any, Any]]:
+def _differences_below(key: str, a: Any, b: Any) -> Iterator[tuple[str, Any, Any]]:
     """The differences below a key: (key, a, b). A section that only one run has is one difference."""
     if a == b or (_is_unset(a) and _is_unset(b)):
         return
     inner = [{} if one in ([], {}) else one for one in (a, b)]
     if all(isinstance(one, Mapping) for one in inner) and key.rpartition(".")[2] not in ONE_VALUE:
         for name in dict.fromkeys((*inner[0], *inner[1])):
-            yield from _apart(f"{key}.{name}" if key else str(name), inner[0].get(name), inner[1].get(name))
+            yield from _differences_below(f"{key}.{name}" if key else str(name), inner[0].get(name), inner[1].get(name))
     else:
         yield key, a, b
 

@@ -103,7 +103,7 @@ def latency(view: ScreenState, width: int, limit: int, now_s: float) -> list[Tex
 
 
 def time_axis(view: ScreenState, width: int) -> list[Text]:
-    """The time axis below the charts, from the start of the run; on its left, what the chart of latency shows."""
+    """The time axis below the charts, from the start of the run; on its left, the metric in the chart of latency."""
     shown = span(view, width)
     step_s = next((step for step in _TICKS_S if step * shown.scale >= 10), _TICKS_S[-1])
     first = -(-shown.first_s // step_s) * step_s

@@ -250,7 +250,7 @@ _REDRAW = "\x0c"  # Ctrl-L
 
 
 class LiveScreen:
-    """Open from construction to close(). Raises OSError when the terminal goes away."""
+    """Open from construction to close(). Raises OSError when the terminal is lost."""
 
     def __init__(self, stream: TextIO, clock: Clock, told: Callable[[str], None]) -> None:
         """`told` is called with lines that other code prints meanwhile."""

@@ -24,8 +24,8 @@ class InvalidWorkerArguments(LoadgenError):
     exit_code = 1
     remedy = (
         "loadgen worker --run-id RUN --worker-id worker-0 --worker-group-id 0 --worker-group-count 1;"
-        " in a container LOADGEN_RUN_ID, SNOWFLAKE_JOB_INDEX (or JOB_COMPLETION_INDEX) and SNOWFLAKE_JOBS_COUNT say the"
-        " same."
+        " in a container LOADGEN_RUN_ID, SNOWFLAKE_JOB_INDEX (or JOB_COMPLETION_INDEX) and SNOWFLAKE_JOBS_COUNT have"
+        " the same meaning."
     )
 
 

@@ -8,7 +8,7 @@ The control thread adds the commands that it reads; the ramp thread takes out th
   parts count from the time of START. A later command cancels earlier ones of its kind for the same time or later
 - a target for the whole run stands for this worker's share of it
 - STOP takes effect at once; later commands are ignored. If a worker has read the status of the run first, it still
-  drains as STOP says
+  drains as STOP defines
 - times are those of the server. They are converted to the clock of this process by all answers that carry the server's
   time, more exactly with each answer, until the first command of an event is due. From then on the other commands of
   the event keep their distances, so that no window is shortened
@@ -80,7 +80,7 @@ class CommandQueue:
         self._drain_s, self._drain_interrupt_s = drain_s, drain_interrupt_s
         self._events_timeout_ns = round(events_timeout_s * _NS_PER_S)
         self._behind_since_ns: int | None = None
-        self._lock = threading.Lock()  # guards everything here; what has no underscore may be read without it
+        self._lock = threading.Lock()  # guards everything here; attributes without an underscore may be read without it
         self._pending: list[DueCommand] = []  # in the order in which they are due
         self._server = ServerTime()
         self._begun: set[int] = set()  # events of which a command was taken out
@@ -159,12 +159,12 @@ class CommandQueue:
             for item in missed:
                 due = _Due(item.at_ns, item.uncertain_ns, item.moment)
                 self._announce(item.command, item.sequence_id, due)
-            return "found in RUN_STATUS, and no event of it was seen: " + ", ".join(str(one.command) for one in missed)
+            return "found in RUN_STATUS, but in no event: " + ", ".join(str(one.command) for one in missed)
 
     def began(self, phase: Phase) -> None:
         """The worker has opened its first window, in this phase."""
         with self._lock:
-            self._see(phase)
+            self._note_phase(phase)
 
     # --- due commands ------------------------------------------------------------------------------------------------
 
@@ -230,7 +230,7 @@ class CommandQueue:
 
     def _put(self, command: SetPhase | SetWorkerTarget, sequence_id: int, due: _Due) -> None:
         if isinstance(command, SetPhase):
-            self._see(command.phase)
+            self._note_phase(command.phase)
         else:
             self._target_sequence = max(self._target_sequence, sequence_id)
             self._target = command.target_connections
@@ -258,7 +258,7 @@ class CommandQueue:
         """The commands that RUN_STATUS implies and that no event has brought."""
         missed = []
         target = self._target_in_status(poll)
-        if target is not None and self._is_news(target):
+        if target is not None and self._is_newer(target):
             command = SetWorkerTarget(
                 target_connections=target.target_connections, step_id=target.step_id, ramp_s=target.ramp_s
             )
@@ -277,13 +277,13 @@ class CommandQueue:
             return own
         return replace(total, target_connections=worker_share(total.target_connections, self._me[1], self._workers))
 
-    def _is_news(self, target: ConnectionTarget) -> bool:
+    def _is_newer(self, target: ConnectionTarget) -> bool:
         """Whether its event is later than all events read; without a number, whether the target differs."""
         if target.sequence_id is None:
             return target.target_connections != self._target
         return target.sequence_id > self._target_sequence
 
-    def _see(self, phase: Phase) -> None:
+    def _note_phase(self, phase: Phase) -> None:
         self._phase_ahead = max(self._phase_ahead, phase, key=PHASES.index)
 
     def _stop(self, stop: Stop) -> None:

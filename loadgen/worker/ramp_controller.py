@@ -130,7 +130,7 @@ class RampController:
             self._pool.resize(target)
 
     def begin(self, phase: Phase, duration_s: float | None) -> None:
-        """START: open the first window now, unless the plan of START tells when, or an announced window is due."""
+        """START: open the first window now, unless the plan in START has its time, or an announced window is due."""
         with self._lock:
             now_ns = self._clock.monotonic_ns()
             self._started_ns = now_ns if self._started_ns is None else self._started_ns
@@ -162,7 +162,7 @@ class RampController:
                 self._count_leftovers()
 
     def run(self, stopping: threading.Event) -> None:
-        """Do what is due, and wait for the next time, until stopped."""
+        """Do everything that is due, and wait for the next time, until stopped."""
         while not stopping.is_set():
             wait_s = self.step()
             self._clock.wait(self.wake, wait_s)

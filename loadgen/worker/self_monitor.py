@@ -59,7 +59,7 @@ class ResourceReading:
     from_ns: int = 0
     to_ns: int = 0
     cpu_ns: int = 0
-    machine_cpu_ns: int = 0  # of all processes of the machine, with what its host withheld
+    machine_cpu_ns: int = 0  # of all processes of the machine, and withheld by its host
     stolen_cpu_ns: int = 0  # withheld by the host of a virtual machine
     cores: int = 0
     waits: tuple[WakeupDelay, ...] = ()

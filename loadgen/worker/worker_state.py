@@ -123,7 +123,7 @@ class WorkerSharedState:
 
     def say(self, level: str, message: str, **details: object) -> None:
         """Add a line for TEST_LOGS. Warnings are stored at once, other lines every few seconds."""
-        if len(self.lines) >= LOG_LINES_MAX:  # the control plane is unreachable: keep the first lines, which tell why
+        if len(self.lines) >= LOG_LINES_MAX:  # the control plane is unreachable: the first lines show the cause
             self.lost_lines += 1
             return
         moment = self.clock.utc_now().replace(tzinfo=None)

@@ -166,7 +166,7 @@ def _found(session: PrepareSession, warehouse: Identifier) -> dict[str, Any] | N
 # --- All warehouses of an experiment ---------------------------------------------------------------------------------
 
 LEASE_TTL_S = 60.0
-GOES_ON = "the experiment goes on"
+GOES_ON = "the experiment has not ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ class AttemptFolder:
 
 
 def old_folders(runs_folder: Path, before_s: float) -> Iterator[AttemptFolder]:
-    """The folders of attempts that were not written to since then (seconds since 1970). The queue tells which of them
+    """The folders of attempts that were not written to since then (seconds since 1970). The queue shows which of them
     are still needed."""
     try:
         entries = sorted((runs_folder / FOLDER).iterdir())

@@ -78,7 +78,7 @@ class RunnerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolDecision:
-    """What the manager does next: number of runners to start, and names of runners to end."""
+    """The next actions of the manager: number of runners to start, and names of runners to end."""
 
     start: int = 0
     drain: tuple[str, ...] = ()  # surplus runners

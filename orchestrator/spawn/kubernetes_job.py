@@ -148,8 +148,8 @@ class KubernetesJob:
 
     def _env(self) -> list[dict[str, Any]]:
         """The variables of a worker. The names of the pod come first, because later values refer to them. Two pods of
-        one index have the same host name, and their workers the same process id: the name of the pod tells them
-        apart."""
+        one index have the same host name, and their workers the same process id: the name of the pod
+        distinguishes them."""
         fields = {"LOADGEN_HOSTNAME": "metadata.name", "LOADGEN_POD_UID": "metadata.uid"}
         fields["LOADGEN_NODE"] = "spec.nodeName"
         from_pod = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
@@ -321,10 +321,10 @@ class Pod:
 
     @property
     def lost(self) -> str | None:
-        """How it ended, if the exit code does not tell. None: it has not ended, or the exit code tells."""
+        """How it ended, if the exit code does not show it. None: it has not ended, or the exit code shows it."""
         node = f"node {self.node or 'unknown'}"
         if self.why is not None and self.why.reason == "Evicted":
-            return f"was evicted from {node}: {self.why.message or 'Kubernetes does not say why'}"
+            return f"was evicted from {node}: {self.why.message or 'Kubernetes gives no reason'}"
         if self.why is not None and self.why.reason == "DeadlineExceeded":
             return "was ended: the deadline of its Job has passed"
         if self.phase == "Unknown" or (self.why is not None and self.why.reason == "NodeLost"):
@@ -336,7 +336,7 @@ class Pod:
         if self.terminated is not None and self.terminated.reason == _LOST_CONTAINER:
             return f"was lost with {node}: {self.terminated}"
         if self.phase == "Failed" and self.exit_code is None:
-            return f"was lost on {node}: {self.why or 'Kubernetes does not say why'}"
+            return f"was lost on {node}: {self.why or 'Kubernetes gives no reason'}"
         return None
 
     @property
@@ -385,7 +385,7 @@ class KubernetesJobStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexStatus:
-    """The state of one worker: the pods of its index or, without a pod, what the Job tells about it."""
+    """The state of one worker: the pods of its index or, without a pod, the facts in the Job."""
 
     index: int
     pods: tuple[Pod, ...]

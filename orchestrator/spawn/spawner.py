@@ -24,7 +24,7 @@ LAST_LINES = 20
 LOG_LINES = 1_000  # of each worker in a container
 _ERRORS = ("error: ", "Fatal Python error: ")
 LOOK_S = 0.1  # between checks whether workers have ended
-SIGNALS = range(129, 160)  # how a container's exit code says which signal ended it
+SIGNALS = range(129, 160)  # exit codes of containers that a signal has ended: 128 + its number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class ProcessEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerLost(ProcessEnd):
-    """The end of a worker whose exit code is unknown, or does not say what happened."""
+    """The end of a worker whose exit code is unknown, or does not show the cause."""
 
     code: int = 1  # stands for the unknown exit code
     what: str

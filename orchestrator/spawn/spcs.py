@@ -221,7 +221,7 @@ class Container:
         if self.status != "FAILED":
             return None
         if not self.exit_code:
-            what = f"was lost with its container: {self.message or 'Snowflake does not say why'}"
+            what = f"was lost with its container: {self.message or 'Snowflake gives no reason'}"
             return ContainerLost(worker_id=worker_id, what=what, last_lines=last_lines)
         return ProcessEnd(worker_id=worker_id, code=process_code(self.exit_code), last_lines=last_lines)
 

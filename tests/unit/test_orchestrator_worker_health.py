@@ -104,7 +104,7 @@ def test_replacements_during_the_measurement_are_reported(
     replacements = ReplacementTracker()
     for rows in ([before], [before], [after], [after]):
         replacements.observe(rows)
-    told = [f"worker-0 was replaced: what process {before.identity.pid} on h measured last is not counted"]
+    told = [f"worker-0 was replaced: the last measurements of process {before.identity.pid} on h are not counted"]
     assert replacements.warnings == (told if replaced else [])
 
 

@@ -260,7 +260,7 @@ def row(**more: Any) -> dict[str, Any]:
         ({"status": "FAILED", "message": "Out of memory"}, "worker-1 was lost with its container: Out of memory"),
         (
             {"status": "FAILED", "message": None, "last_exit_code": 0},
-            "worker-1 was lost with its container: Snowflake does not say why",
+            "worker-1 was lost with its container: Snowflake gives no reason",
         ),
         (
             {"status": "PENDING", "message": "Failed to pull image"},

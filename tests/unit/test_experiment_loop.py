@@ -179,8 +179,8 @@ def test_unknown_costs_are_reported_and_count_as_the_worst_case(tmp_path: Path) 
 
     assert [line for line in harness.said if line.startswith("warning")][:2] == [
         "warning: budget.credits: the cost of a measurement is not known for b; the first block may exceed the budget",
-        "warning: the credits of 2 measurements are not known; for budget.credits they count with the worst case, if it is"
-        " known",
+        "warning: the credits of 2 measurements are not known; for budget.credits they count with the worst case, if it"
+        " is known",
     ]
     assert (result["exit_reason"], result["blocks"]["begun"]) == ("all blocks are done", 4)
 

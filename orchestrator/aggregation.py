@@ -214,7 +214,7 @@ class RunAggregator:
     """The windows of all workers, merged. note() is called in every tick of the measurement. Belongs to one thread."""
 
     def __init__(self, thresholds: Iterable[Threshold], stages: Mapping[str, int] | None = None) -> None:
-        """`stages`: those that thresholds refer to, with the numbers of their windows."""
+        """`stages`: the stages that thresholds refer to, with the numbers of their windows."""
         self._stages = dict(stages or {})
         self._windows: dict[str, dict[int, WindowResult]] = {}
         self.seconds = RunSeconds(thresholds)
@@ -244,7 +244,7 @@ class RunAggregator:
         self.merged = replace(whole, stages=stages)
 
     def measured_s(self, worker_id: str, subject: str | None = None) -> float:
-        """For how long a worker has measured: in the run, or in the stage that a threshold has as its subject."""
+        """How long a worker has measured: in the run, or in the stage that is the subject of a threshold."""
         windows, stage = self._windows.get(worker_id, {}).values(), self._stages.get(subject or "")
         return math.fsum(window.seconds for window in windows if stage in (None, window.step_id))
 

@@ -310,8 +310,8 @@ class _Enricher:
 
     @property
     def _is_worth_waiting(self) -> bool:
-        """False after some empty searches: a history lags, but that of hybrid tables has no statement at all, and a
-        scenario does not always show that it uses hybrid tables."""
+        """Whether to search again. False after some empty searches: the history has no statement of hybrid tables, and
+        a scenario does not always show that it uses them."""
         return self._options.wait and (self._found > 0 or self._searches < EMPTY_SEARCHES_MAX)
 
     def _search(self) -> int:

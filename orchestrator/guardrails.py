@@ -83,7 +83,7 @@ class LimitMonitor:
         return self.final(self._progress.merged)
 
     def final(self, merged: MergedWindows) -> tuple[Checked, ...]:
-        """Every threshold: as it ended the run, else by its worst span if it has a window, else by the whole
+        """Every threshold, judged as it ended the run, else by its worst span if it has a window, else by the whole
         measurement."""
         known = self._worst | self._decided
         return tuple(known.get(number, one) for number, one in enumerate(check_thresholds(self._thresholds, merged)))

@@ -169,7 +169,7 @@ class TerminateWorkers:
 
 @dataclass(frozen=True, slots=True)
 class FinishRun:
-    """Every worker has ended: compute the result, and end the run."""
+    """Compute the result and end the run, because every worker has ended."""
 
     ending: RunEnding
 

@@ -165,7 +165,7 @@ class QueryHistory(AccountHistorySession):
         return 0.0 if self._profile.is_embedded else HISTORY_LATENCY_S
 
     def now(self) -> datetime:
-        """Naive UTC, by the clock of the server whose history it is."""
+        """The time in naive UTC, by the clock of the server whose history it is."""
         moment = self._fetch(_NOW)[0][0]
         if not isinstance(moment, datetime):
             raise HistoryFailed("the server did not return its time", NOT_RETRYABLE)

@@ -115,8 +115,8 @@ def read_foreign_load(
 def judge_foreign_load(
     *, used: str | None, unread: str | None, polled: str | None, unobserved: str | None, is_exact: bool
 ) -> ForeignLoad:
-    """`used`: found in the query history; `unread`: it could not be read; `polled`: found in polls; `unobserved`: polls
-    are missing; `is_exact`: polls are exact. Pure."""
+    """Judge foreign load. `used`: found in the query history; `unread`: it could not be read; `polled`: found in polls;
+    `unobserved`: polls are missing; `is_exact`: polls are exact. Pure."""
     proven = (used,) if used is not None else ()
     others = tuple(one for one in (None if proven else polled, unobserved) if one is not None)
     unknown = () if unread is None else (unread,)
@@ -164,7 +164,7 @@ def _foreign_use(
     measured: OwnUse,
     environ: Mapping[str, str],
 ) -> str | None:
-    """As foreign_statements(), but by the query history. Raises LoadgenError if that cannot be read."""
+    """A sentence like that of foreign_statements(), by the query history. Raises LoadgenError if it cannot be read."""
     if not own or not warehouse.like:  # a name that needs escaping
         return None
     bounds = (min(span.begin for span in own), max(span.end for span in own))

@@ -177,7 +177,7 @@ class OrchestratorService:
             run = leader.read_run()
             if begun:
                 leader.resume(run)
-            elif run.status is RunStatus.PREPARED:  # else it was stopped: its workers end by themselves
+            elif run.status is RunStatus.PREPARED:  # otherwise it was stopped: its workers end by themselves
                 leader.move(run, MoveRun(RunStatus.STARTING, Phase.PREPARING))
             with self._polled(leader, scenario, run_id, begun=begun):
                 self._spawn(spawner, leader, run_id)

@@ -78,7 +78,7 @@ log = logging.getLogger(__name__)
 UNSTORED_MAX = 1_000  # polls that wait to be stored
 SHOWN = 60  # polls kept for the display
 STORE_RETRY_S = 30.0  # after an INSERT that failed
-STORE_ATTEMPTS = 3  # at the end
+STORE_ATTEMPTS = 3  # when the poller is closed
 JOIN_S = 15.0  # longer than a poll may take
 _RAISE_COST = "Raise guardrails.max_credits, or prepare the tables with `loadgen prepare` first."
 
@@ -115,7 +115,7 @@ class WarehousePoller(Service):
         environ: Mapping[str, str],
         meter: CreditMeter | None = None,
     ) -> None:
-        """`store` belongs to the thread, which closes it. `meter`: has counted the preparation, and continues."""
+        """`store` belongs to the thread, which closes it. `meter` has counted the preparation, and continues."""
         super().__init__("warehouse-poll", self.run)
         self._run_id, self._store = run_id, store
         self._target = _target_session(profile, environ)
@@ -168,7 +168,7 @@ class WarehousePoller(Service):
         now_ns, now = self._clock.monotonic_ns(), self._clock.utc_now().replace(tzinfo=None)
         warnings = [str(error) for error in polls.unreadable]
         for poll in polls:
-            if abs(now - poll.timestamp) > POLLS_AGE_MAX:  # it would be counted as the cost of years
+            if abs(now - poll.timestamp) > POLLS_AGE_MAX:  # it would count as a cost of years
                 warnings.append(f"a poll of {poll.timestamp} is left out: it is older than the run")
                 continue
             ago_s = max(0.0, (now - poll.timestamp).total_seconds())

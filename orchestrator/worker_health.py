@@ -24,7 +24,7 @@ class WorkerHealth(StrEnum):
 def worker_health(
     status: WorkerStatus | None, *, process_ended: bool, silent_s: float, stale_s: float, dead_s: float
 ) -> WorkerHealth:
-    """`status`: of the last heartbeat, None without a heartbeat; `silent_s`: seconds without a new heartbeat."""
+    """The health of a worker. `status`: in its last heartbeat, if any; `silent_s`: seconds without a new heartbeat."""
     if status is WorkerStatus.COMPLETED:
         return WorkerHealth.DONE
     if status is WorkerStatus.DEAD or process_ended or silent_s > dead_s:
@@ -35,7 +35,7 @@ def worker_health(
 
 
 class LivenessTracker:
-    """For how long the heartbeat count of each worker has not changed, in seconds of successful observation.
+    """Measures how long the heartbeat count of each worker has not changed, in seconds of successful observation.
 
     So neither an outage of the control plane nor a pause of this process makes a worker count as dead.
     """
@@ -82,12 +82,12 @@ class WorkerView:
 
     @property
     def is_over(self) -> bool:
-        """It has ended: it sends no heartbeat any more."""
+        """Whether it has ended: it sends no heartbeat any more."""
         return self.health in (WorkerHealth.DEAD, WorkerHealth.DONE) or self.end is not None
 
     @property
     def is_storing(self) -> bool:
-        """Its statements have ended, and it stores its results."""
+        """Whether its statements have ended, and it stores its results."""
         return self.row is not None and (
             self.health is WorkerHealth.ALIVE
             and self.status is WorkerStatus.DRAINING
@@ -106,7 +106,7 @@ class WorkerView:
 
     @property
     def why(self) -> str:
-        """Its state or its end, with the reason, in one sentence."""
+        """The state or the end of the worker, with the reason, in one sentence."""
         error = self.last_error
         if self.end is not None:
             why = self._reason_of_end(self.end)
@@ -162,7 +162,7 @@ class LiveMetricsReader:
         self._known: dict[str, tuple[str, LiveMetrics | None]] = {}  # by worker: the text and its metrics
 
     def read(self, row: HeartbeatRow | None) -> LiveMetrics | None:
-        """None: the heartbeat has no metrics, or they cannot be parsed."""
+        """The metrics of a heartbeat. None: it has none, or they cannot be parsed."""
         if row is None or not row.beat.live_metrics:
             return None
         worker_id, text = row.identity.worker_id, row.beat.live_metrics

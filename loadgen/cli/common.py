@@ -192,7 +192,7 @@ def available_cores() -> int:
 
 
 def user_and_host() -> str:
-    """`alice on build-7`."""
+    """The user and the machine, such as `alice on build-7`."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):  # no variable with a name, and no account with this number

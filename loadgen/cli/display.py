@@ -197,7 +197,7 @@ class RunDisplay:
     def __init__(
         self, scenario: Scenario, clock: Clock, *, quiet: bool, experiment: ExperimentStatus | None = None
     ) -> None:
-        """`experiment`: the one that the run belongs to."""
+        """`experiment`: the experiment that the run belongs to."""
         self._clock = clock
         self._viewer = ScreenPresenter(scenario, experiment=experiment)
         by_hand = scenario.spawner.kind is SpawnerKind.EXTERNAL  # commands are printed for the user to copy

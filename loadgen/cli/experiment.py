@@ -356,7 +356,7 @@ def enrich(experiment: str, output_dir: Path, output: str, **place: str | None) 
 
 
 def _print_result(result: Mapping[str, Any], output: str, folder: Path | None = None) -> None:
-    """`folder`: the folder of its report, which is named."""
+    """Print the result, and the path of the report in `folder`."""
     from loadgen.report.experiment import experiment_text
     from loadgen.report.run_text import verdict_lines
 

@@ -235,7 +235,7 @@ def _check_key(key: str | None, longest: int) -> None:
 
 
 def _not_before(text: str) -> datetime:
-    """Naive UTC."""
+    """The earliest start, in naive UTC."""
     try:
         at = datetime.fromisoformat(text)
         return (at if at.tzinfo is None else at.astimezone(UTC)).replace(tzinfo=None)

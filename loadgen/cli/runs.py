@@ -418,7 +418,7 @@ def status(run: str, output: str, **place: str | None) -> None:
 
 
 def _show(run: str, place: dict[str, str | None], output: str, *, result: bool) -> None:
-    """`result`: with the summary of an ended run."""
+    """Print the state of a run; with `result`, also the summary of an ended run."""
     from loadgen.results.run_details import read_run_details, run_details_as_json, run_details_lines
 
     seen = with_control_session(

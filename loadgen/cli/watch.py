@@ -137,7 +137,7 @@ class _Views:
         self._logged: set[str] = set()
 
     def next(self, heard: list[str]) -> ScreenState:
-        """The newest state; its log contains the lines in `heard`."""
+        """The newest state, whose log contains the lines in `heard`."""
         from loadgen.cli.display import display_snapshot
 
         for line in heard:

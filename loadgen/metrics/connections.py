@@ -63,7 +63,7 @@ class ConnectionFailure:
         return cls(at=at.replace(tzinfo=None), slot=slot, reason=reason, code=code, text=printable(text, TEXT_MAX))
 
     def is_like(self, other: ConnectionFailure) -> bool:
-        """Same reason and code. Texts are compared only without a code: they may contain the id of a session."""
+        """Same reason and code? Texts are compared only without a code: they may contain the id of a session."""
         same = (self.reason, self.code) == (other.reason, other.code)
         return same and (self.code is not None or self.text == other.text)
 
@@ -297,7 +297,7 @@ class ConnectionMeter:
             self._note_complete(now_ns)
 
     def login_began(self, slot: int, now_ns: int, *, again: bool) -> None:
-        """`again`: the slot was open before, or its last login was refused."""
+        """A login begins. `again`: the slot was open before, or its last login was refused."""
         with self._lock:
             self._advance(now_ns)
             self._set(slot, _ABSENT)
@@ -307,7 +307,7 @@ class ConnectionMeter:
             self._note_complete(now_ns)
 
     def login_succeeded(self, slot: int, now_ns: int, why: ReconnectReason | None) -> None:
-        """`why`: the reason for the reconnect; None: the first login of the slot."""
+        """A login has succeeded. `why`: the reason for the reconnect; None: the first login of the slot."""
         with self._lock:
             self._advance(now_ns)
             self._set(slot, _OPEN)

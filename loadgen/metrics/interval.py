@@ -168,7 +168,7 @@ class Interval:
         measured: MeasuredCounts,
         earlier: Tally | None = None,
     ) -> Interval:
-        """`windows` are the windows of the phase, and `tally` is their tally."""
+        """The interval of these results. `windows` are the windows of the phase, and `tally` is their tally."""
         inside = np.isin(batch.window, list(windows))
         times_ns = np.sort(batch.response_ns[inside & np.isin(batch.outcome, (Outcome.SUCCEEDED, *CUT_OFF))])
         p50_ns, p95_ns, p99_ns = (exact_quantile_ns(per_mille, times_ns) for per_mille in (500, 950, 990))
@@ -240,7 +240,7 @@ class EarlierSamples:
 
     @property
     def response(self) -> Histogram:
-        """Of successful samples, and of those that were cut off."""
+        """Response times of successful samples, and of those that were cut off."""
         return reduce(add, self.times.values(), self.cut_off)
 
 
@@ -363,7 +363,7 @@ class ThresholdSecond:
 
     @classmethod
     def of(cls, tally: Tally, subjects: Iterable[str], *, from_s: float, until_s: float) -> ThresholdSecond:
-        """From the part of an interval that is inside the measurement."""
+        """The second of an interval, from its part inside the measurement."""
         tallies = {name: subject_tally(tally, name) for name in subjects}
         return cls(until_s=until_s, seconds=until_s - max(0.0, from_s), tallies=tallies)
 

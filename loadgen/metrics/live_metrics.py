@@ -92,7 +92,7 @@ class LiveSecond:
         executing: int,
         judged: ThresholdSecond | None = None,
     ) -> LiveSecond:
-        """With many statements, all of them together: every heartbeat contains several seconds."""
+        """The second of an interval. Many statements are put together: every heartbeat contains several seconds."""
         statements = interval.tally.statements
         second = cls(
             ended_at=ended_at,

@@ -49,7 +49,7 @@ class Outcome(IntEnum):
 
     @property
     def category(self) -> str:
-        """As in QUERY_EXECUTIONS.ERROR_CATEGORY."""
+        """The category, as in QUERY_EXECUTIONS.ERROR_CATEGORY."""
         return _CATEGORIES.get(self, self.name)
 
 

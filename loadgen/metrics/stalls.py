@@ -165,7 +165,7 @@ class StallDetector:
         span = (max(answered_ns + NS_PER_MS, sent_ns), overdue[1])  # apart from a stall that the answer ended
         last_ns = spans[-1][1] if spans else 0
         if answered_ns < last_ns and span[0] - last_ns < SHORTEST_MS * NS_PER_MS:
-            span = (min(last_ns, span[0]), span[1])  # the same stall
+            span = (min(last_ns, span[0]), span[1])  # it continues the last stall
         for part in without([span], self._paused):
             _append(spans, part)
 

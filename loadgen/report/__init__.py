@@ -1,4 +1,4 @@
-"""From results to what people and scripts read. Pure: no connection, no files. Decisions are in loadgen/rules.
+"""Reports of results, for people and scripts. Pure: no connection, no files. Decisions are in loadgen/rules.
 
 records          everything a report is made of; the seconds of a run, all workers together
 summary          summary.json, the contract for scripts

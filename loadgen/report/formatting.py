@@ -139,7 +139,7 @@ def value_of(measure: Measure, value: float | None, *, at_least: bool = False) -
 
 
 def rounded(value: float | None) -> float | None:
-    """For JSON: six decimals; None if it is unknown or infinite."""
+    """The number for JSON, with six decimals; None if it is unknown or infinite."""
     return None if value is None or not math.isfinite(value) else round(value, 6)
 
 
@@ -193,7 +193,7 @@ def worst(shown: str, window_s: float | None) -> str:
 
 
 def finding(threshold: Mapping[str, Any]) -> str:
-    """As judged(), in a sentence: measured 20.0 ms, worst 20.0 ms, too few samples, no samples."""
+    """The value of judged(), as words: measured 20.0 ms, worst 20.0 ms, too few samples, no samples."""
     is_phrase = threshold["value"] is None or is_unknown(threshold) or threshold.get("window_seconds") is not None
     return judged(threshold) if is_phrase else f"measured {judged(threshold)}"
 

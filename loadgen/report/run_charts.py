@@ -199,7 +199,7 @@ class Timeline:
         return ChartSeries(name=name, css=css, values=values, drawn=drawn, shown=shown, unit=unit)
 
     def failures(self) -> str:
-        """Empty if no statement failed, was skipped or cancelled."""
+        """Charts of failures; empty if no statement failed, was skipped or cancelled."""
         kinds = [("failed", "s2"), ("skipped", "s4"), ("cancelled", "s5")]
         ended = [one.every_count for one in self.points]
         counts = {(name, css): [getattr(one, name) for one in ended] for name, css in kinds}
@@ -220,7 +220,7 @@ class Timeline:
         )
 
     def logins(self) -> str:
-        """Empty if every connection was opened once and never lost."""
+        """The chart of logins; empty if every connection was opened once and never lost."""
         logins = [one.logins or LoginCounts() for one in self.points]
         counts = {
             ("replaced as planned", "s3"): [sum(one.reopened.values()) - one.lost for one in logins],

@@ -80,7 +80,7 @@ class _Known:
 def read_pair(
     session: ControlSession, retries: RetryPolicy, names: Sequence[str], varied: Sequence[str]
 ) -> ComparablePair | ComparisonRefusal:
-    """Both runs with their measurements; or why they are not comparable."""
+    """The two runs with their measurements, or why they are not comparable."""
     a, b = (_known(session, retries, name) for name in names)
     if a.run.run_id == b.run.run_id:
         raise UsageError(f"A and B are the same run: {a.run.run_id}", remedy=f"Name two runs. {_LIST}")

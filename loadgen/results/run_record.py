@@ -313,7 +313,7 @@ def _commands(events: Sequence[PastEvent], start: datetime) -> Iterator[RunEvent
 
 
 def stage_names(summary: Mapping[str, Any], scenario: Scenario | None) -> dict[int, str]:
-    """Of the result, which has the values of variables; of the scenario for stages that were not measured."""
+    """Names from the result, which has the values of variables; from the scenario for stages without a measurement."""
     planned = () if scenario is None else scenario.load.stages
     names = {number: stage.name for number, stage in enumerate(planned, 1) if stage.name is not None}
     measured = summary.get("stages") or ()

@@ -128,7 +128,7 @@ class ClientHealth:
 
     @property
     def is_unknown(self) -> bool:
-        """Nothing was reported. A worker reports its load and lateness with every window."""
+        """Whether no figure was reported. A worker reports its load and lateness with every window."""
         return self == ClientHealth()
 
     @property

@@ -139,7 +139,7 @@ class Comparison:
 def compare(
     a: MeasuredRun, b: MeasuredRun, limits: ChangeLimits, configuration: Sequence[SettingDifference] = ()
 ) -> Comparison:
-    """Both runs must be comparable: see `comparability`."""
+    """Compare two runs, which must be comparable: see `comparability`."""
     names = [name for name in a.merged.tally.statements if name in b.merged.tally.statements]
     searched = a.find_max is not None and b.find_max is not None
     _check_limits(limits, names, searched=searched)
@@ -350,7 +350,7 @@ def _change(pair: _Pair, name: str | None, measure: Measure) -> _Found:
 
 
 def _value(run: MeasuredRun, tally: StatementTally, name: str | None, measure: Measure) -> float | None:
-    """Over the whole measurement. Percentiles are interpolated inside their bucket: steps of 2 % would hide changes."""
+    """A metric of the whole measurement. Percentiles are interpolated: buckets of 2 % would hide changes."""
     tried = tally.ended.succeeded + tally.ended.failed
     if measure is Measure.QPS:
         return run.merged.qps if name is None else run.merged.statement_qps.get(name, 0.0)

@@ -64,13 +64,13 @@ class EnrichmentResult:
 
     @property
     def coverage_percent(self) -> float | None:
-        """None: nothing was logged."""
+        """Percent of the logged statements that are enriched; None: nothing was logged."""
         total = self.total
         return 100.0 * self.counts.get(RowEnrichment.ENRICHED, 0) / total if total else None
 
     @property
     def overhead_ms(self) -> float | None:
-        """For client.overhead_ms: the median of client service time less server time, of the same statements."""
+        """client.overhead_ms: the median of client service time less server time, of the same statements."""
         return None if self.ledger is None else round(self.ledger.overhead_ms, 6)
 
 

@@ -129,7 +129,7 @@ class ArmComparison:
 
 
 def compare_arms(design: ExperimentDesign, blocks: Sequence[BlockValues], *, final: bool) -> tuple[ArmComparison, ...]:
-    """Every pair in every metric. `final`: all planned blocks are done, so this is the planned final check."""
+    """Compare every pair in every metric. `final`: all planned blocks are done, so this is the planned final check."""
     wanted = [(metric, a, b) for metric in design.margins for a, b in design.pairs]
     logs = np.array(
         [[math.log(block.values[b][metric] / block.values[a][metric]) for block in blocks] for metric, a, b in wanted]

@@ -224,7 +224,7 @@ def _latency(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepOb
     disturbed step must not decide the next ones as well."""
     lowest = baseline_p95(config, steps)
     if lowest is None and shown.target == config.start:
-        return _HELD  # it is the baseline
+        return _HELD  # this step is the baseline
     same = [step.shown.latency for step in steps if step.target == shown.target and (step.held or step.failed)]
     own, pooled = shown.latency.p95, reduce(add, same, shown.latency).p95
     if own is None or pooled is None or lowest is None:

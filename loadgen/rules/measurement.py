@@ -61,7 +61,7 @@ class MeasurementFigures:
         return all(self.limits.values())
 
     def price(self, credit_price: float) -> float | None:
-        """Of 1,000 statements, inside the limits or not; None: not known."""
+        """The price of 1,000 statements, inside the limits or not; None: not known."""
         return self.credits * credit_price * 1_000 / self.statements if self.credits and self.statements else None
 
 
@@ -207,7 +207,7 @@ def _read_warehouse(found: Mapping[str, Any]) -> MeasuredWarehouse:
 
 
 def read_figures(document: Mapping[str, Any]) -> MeasurementFigures:
-    """Raises ValueError, TypeError or KeyError if figures_document did not write it."""
+    """Read a document of figures_document. Raises ValueError, TypeError or KeyError for others."""
     credits = document["credits"]
     return MeasurementFigures(
         values={str(name): float(value) for name, value in document["values"].items()},

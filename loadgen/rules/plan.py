@@ -55,7 +55,7 @@ def plan_run(load: Load) -> RunPlan:
 
 
 def _targets(load: Load, windows: list[PlannedWindow]) -> tuple[PlannedTarget, ...]:
-    """In a closed loop: the first level if it has a ramp, then every other stage."""
+    """The targets of a closed loop: the first level if it has a ramp, then every other stage."""
     if load.mode is not LoadMode.CONCURRENCY:
         return ()
     targets = []

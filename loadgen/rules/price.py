@@ -152,7 +152,7 @@ def metering_source(hours: Sequence[datetime], now: datetime) -> str:
 def metering_of(
     rows: Iterable[MeteredHour], hours: Sequence[datetime], arms: Mapping[str, str], now: datetime, latency: timedelta
 ) -> ExperimentMetering | None:
-    """`arms`: the warehouse of each. None: nothing is metered in these hours."""
+    """The metered credits of an experiment. `arms`: the warehouse of each. None: nothing is metered in these hours."""
     wanted, used = set(hours), set(arms.values())
     mine = [row for row in rows if row.start in wanted and row.warehouse in used]
     if not mine:
@@ -197,7 +197,7 @@ def metering_document(one: ExperimentMetering) -> dict[str, Any]:
 
 
 def read_metering(document: Mapping[str, Any]) -> ExperimentMetering:
-    """Raises ValueError, TypeError, KeyError or AttributeError if metering_document did not write it."""
+    """Read a document of metering_document. Raises ValueError, TypeError, KeyError or AttributeError for others."""
     arms = document["arms"]
     return ExperimentMetering(
         read_at=str(document["read_at"]),

@@ -60,7 +60,7 @@ class Checked:
 
     @property
     def is_empty(self) -> bool:
-        """It failed because there are no samples of its metric: nothing succeeded, or nothing was executed."""
+        """Whether it failed because its metric has no samples: nothing succeeded, or nothing was executed."""
         return self.value is None and not self.undecided
 
     @property

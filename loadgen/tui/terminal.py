@@ -58,7 +58,7 @@ class Terminal:
     """Used by one thread. enter() and leave() may be called repeatedly and in any order."""
 
     def __init__(self, fd: int) -> None:
-        """`fd` is a descriptor of the terminal. Raises OSError if it cannot be opened."""
+        """`fd` is a descriptor of the terminal. Raises OSError if the terminal cannot be opened."""
         self._fd = os.open(os.ttyname(fd), os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._before: Settings | None = None  # the settings to restore; None: not entered
         self._unwritten = b""

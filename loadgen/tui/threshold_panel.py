@@ -27,7 +27,7 @@ def thresholds(view: ScreenState, width: int, limit: int) -> list[Text]:
 
 
 def _some_entries(checked: Sequence[Checked], entries: Sequence[Text], width: int, limit: int) -> list[Text]:
-    """As many entries as fit together with the count of the others, at least one."""
+    """The entries that fit together with the count of the others, at least one."""
     rest = _rest(checked[1:])
     lines = [Text.assemble(cut_between_words(entries[0], width - LABEL - 2 - rest.cell_len), "  ", rest)]
     lines = flow(lines, width, indent=LABEL)

@@ -36,7 +36,7 @@ from loadgen.workload.replay import SessionArrivals
 log = logging.getLogger(__name__)
 
 IDLE_S = 0.25  # a client without a window checks after this time whether it has to end
-EXHAUSTED_S = 0.02  # likewise, a client whose window has no more arrivals
+EXHAUSTED_S = 0.02  # a client whose window has no more arrivals checks after this time
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 15.0  # between statements that get no answer
 NO_WINDOW = -1  # the number of no window and no draw
 SUCCEEDED = Outcome.SUCCEEDED

@@ -48,7 +48,7 @@ class MetricsCollector:
         self._arguments, self._test_id, self._clock = arguments, test_id, clock
         self._started_ns = clock.monotonic_ns()
         self._final: list[WindowResult] = []  # windows that were queued for the flush thread
-        self._handed: set[int] = set()  # their numbers
+        self._handed: set[int] = set()  # numbers of the windows that were queued
         self._log_failed = False
         self._client = ClientResourceMeter()
         statements, duration_s = parts.scenario.workload.statements, parts.scenario.load.duration_s
@@ -118,7 +118,7 @@ class MetricsCollector:
             self._client.forget(window_id)
 
     def _judged(self, interval: Interval, now_ns: int) -> ThresholdSecond | None:
-        """For thresholds over a span: the measured part of the interval, or the statements that ended after the
+        """The second for sliding thresholds: the measured part of the interval, or the statements that ended after the
         measurement."""
         zero_ns, newest = self._parts.ramp_controller.zero_ns, self._parts.windows.newest
         if not self._subjects or zero_ns is None or newest is None or newest.phase is not Phase.MEASUREMENT:

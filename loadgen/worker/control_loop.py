@@ -208,8 +208,8 @@ class ControlPlaneWatchdog:
 
 @dataclass(slots=True)
 class TargetWatchdog:
-    """For how long no client has been connected although clients are wanted. Belongs to the main thread, which calls
-    count() every second."""
+    """Measures how long no client has been connected although clients are wanted. Belongs to the main thread, which
+    calls count() every second."""
 
     since_s: float = 0.0
 

@@ -315,7 +315,7 @@ class ResultFlusher:
         return True
 
     def finish(self, retries: RetryPolicy, result: ResultRow, query_log: Path | None) -> None:
-        """At the end: store all remaining rows, and upload the query log. Raises LoadgenError on failure."""
+        """Store all remaining rows, and upload the query log. Raises LoadgenError on failure. Called at the end."""
         self._write_windows(retries)
         test_results.append(self.session, retries, result, fresh=True)  # a row of this process, inserted once
         self._shared.contact()

@@ -276,7 +276,7 @@ class QueryLogReader:
             self.damaged += bool(data)
 
     def _unpacked(self, number: int, data: bytes) -> QueryLogRecord | None:
-        """None: the record is damaged, or its window is unknown."""
+        """The record of these bytes. None: it is damaged, or its window is unknown."""
         packed, (checksum,) = data[: _RECORD.size], _SUM.unpack(data[_RECORD.size :])
         if zlib.crc32(packed) != checksum:
             return None

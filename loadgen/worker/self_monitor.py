@@ -71,7 +71,7 @@ class ResourceReading:
 
     @property
     def is_short(self) -> bool:
-        """It follows another reading at once, so its shares are not meaningful."""
+        """Whether it follows another reading at once, so that its shares are not meaningful."""
         return self.to_ns - self.from_ns < SHORTEST_S * NS_PER_S
 
 
@@ -86,7 +86,7 @@ class SelfMonitor:
         self._cpu_ns, self._machine = self._used_cpu_ns(), _MachineCpu.now()
         self._read_ns = self._noted_ns = clock.monotonic_ns()
         self._waits: deque[WakeupDelay] = deque()
-        self._asked_ns: int | None = None  # when the wait under way began; the probe's to write
+        self._asked_ns: int | None = None  # when the wait under way began; written by the probe only
         self._percent = 0.0
 
     def probe(self, stopping: threading.Event) -> None:
@@ -177,7 +177,7 @@ class ClientResourceMeter:
         return None if account is None else account.effect()
 
     def stopped_ms(self, window_id: int) -> tuple[int, int]:
-        """Since a window opened: for how long the process was paused, and how much time has passed."""
+        """How long the process was paused since a window opened, and how much time has passed since then."""
         account = self._accounts.get(window_id) or _Account()
         held_up_ns = account.held_up_ns
         return (account.gap_ns - held_up_ns) // NS_PER_MS, (account.elapsed_ns - held_up_ns) // NS_PER_MS

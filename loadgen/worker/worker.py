@@ -261,7 +261,7 @@ class Worker:
             self._collector.spool(self._spool, self._result)
             self._spooled = True
         except OSError as error:
-            if not self._all_stored:  # else the flush thread has stored all, and is removing the folder
+            if not self._all_stored:  # otherwise the flush thread has stored all, and is removing the folder
                 text = f"unsent results could not be spooled to {self._spool}: {error.strerror}"
                 self._shared.end(ExitReason(code=WorkerExit.FATAL, error=text))
 

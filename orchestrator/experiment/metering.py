@@ -129,7 +129,7 @@ class MeteringSession(AccountHistorySession):
         self.latency = timedelta() if profile.is_embedded else LATENCY
 
     def now(self) -> datetime:
-        """Naive UTC, by the clock of the server."""
+        """The time in naive UTC, by the clock of the server."""
         moment = self._fetch("SELECT SYSDATE()")[0][0]
         assert isinstance(moment, datetime)
         return moment

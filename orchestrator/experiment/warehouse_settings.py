@@ -295,7 +295,7 @@ class ArmWarehouseSettings:
         *,
         own: bool,
     ) -> None:
-        """`own`: left by an earlier process of this experiment, whose lease this process holds now."""
+        """Restore settings that a killed process has left. `own`: it led this experiment, whose lease is held now."""
         lease = None
         if not own:
             lease = claim_left(control, retries, left)

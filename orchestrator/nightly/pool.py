@@ -72,7 +72,7 @@ class RunnerView:
 
     @property
     def is_silent(self) -> bool:
-        """It no longer answers, or did not send its first answer in time."""
+        """Whether it no longer answers, or did not send its first answer in time."""
         return self.misses >= MISSES_MAX and (self.has_answered or self.age_s >= START_MAX_S)
 
 
@@ -261,7 +261,7 @@ class RunnerProcess:
             self._send(b"%s %g" % (PING, self.idle_beat_s or 0.0))
 
     def take_events(self) -> list[str]:
-        """Its events since the last call, one line each."""
+        """The events of the runner since the last call, one line each."""
         events, self._events = self._events, []
         return events
 

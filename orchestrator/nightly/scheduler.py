@@ -68,7 +68,7 @@ FINISH_IDLE_S = 3600.0  # between queries for recorded fires that were not queue
 class FireResult:
     """A fire that this tick has decided, or has queued for another scheduler."""
 
-    schedule: str  # its name
+    schedule: str  # name of the schedule
     at: datetime  # aware, UTC
     outcome: FireOutcome  # never DUE
     queue_id: str | None = None
@@ -511,7 +511,7 @@ def crontab(words: list[str], idle_poll_s: float = IDLE_POLL_S) -> str:
 
 
 def systemd_units(words: list[str], idle_poll_s: float = IDLE_POLL_S) -> dict[str, str]:
-    """By file name."""
+    """The texts of the systemd units, by file name."""
     command = " ".join(map(_for_systemd, words))
     return {
         f"{UNIT}.service": SERVICE.format(unit=UNIT, limit_s=LIMIT_S, command=command),

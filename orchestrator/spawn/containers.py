@@ -53,10 +53,10 @@ class ContainerState(Protocol):
 
     @property
     def is_held_up(self) -> bool:
-        """It waits for something that is not a usual step of a start."""
+        """Whether it waits for something that is not a usual step of a start."""
 
     def end(self, worker_id: str, last_lines: tuple[str, ...] = ()) -> ProcessEnd | None:
-        """Its end. None: it has not ended."""
+        """The end of the worker. None: it has not ended."""
 
 
 class WorkerJob(Protocol):

@@ -411,7 +411,7 @@ class IndexStatus:
         return bool(self.waits) and (self.refused is not None or any(pod.is_held_up for pod in self.pods))
 
     def end(self, worker_id: str, last_lines: tuple[str, ...] = ()) -> ProcessEnd | None:
-        """Its end. None: it has not ended."""
+        """The end of the worker. None: it has not ended."""
         if self.pods and not self._is_over:
             return None
         if self._done or (not self.pods and self.is_done):

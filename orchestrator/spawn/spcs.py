@@ -80,7 +80,7 @@ class SpcsJob(JobStatements):
     def of_scenario(
         cls, scenario: Scenario, run_id: str, variables: Mapping[str, str], environ: Mapping[str, str] = os.environ
     ) -> Self:
-        """`variables`: the environment of a worker on any machine."""
+        """The job of a run. `variables`: the environment of a worker on any machine."""
         assert scenario.spawner.compute_pool is not None, "a scenario with spcs has a compute pool"
         assert scenario.spawner.image is not None, "a scenario with spcs has an image"
         warehouse = scenario.target.warehouse or find_profile(scenario.connection, environ=environ).text("warehouse")
@@ -212,7 +212,7 @@ class Container:
         return bool(self.waits)
 
     def end(self, worker_id: str, last_lines: tuple[str, ...] = ()) -> ProcessEnd | None:
-        """Its end. None: it has not ended."""
+        """The end of the worker. None: it has not ended."""
         if self.is_hopeless:
             what = f"cannot start: {self.message}; check spawner.image, and READ on its image repository"
             return ContainerLost(worker_id=worker_id, what=what, last_lines=last_lines)

@@ -75,8 +75,8 @@ def pytest_configure() -> None:
 
 
 def yield_to_measurements() -> None:
-    """Leave the processor to the runs of other tests. A low priority is not enough: on Linux 6.18, threads of a run woke
-    up 40 ms late (p99) beside simulations with niceness 5, and 10 ms late beside simulations that are scheduled as idle.
+    """Leave the processor to the runs of other tests. A low priority is not enough: on Linux 6.18, threads of a run
+    woke up 40 ms late (p99) beside simulations with niceness 5, and 10 ms late beside simulations scheduled as idle.
 
     An idle process has next to no weight, so it gets a separate session: Linux schedules sessions against each other
     first (autogroup), and busy programs of another session do not stop it.

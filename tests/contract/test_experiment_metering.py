@@ -109,7 +109,7 @@ def test_what_cannot_be_metered_is_an_error(
     assert "metering" not in read_experiment_result(plane.session, retries(), experiment.id)
 
     plane.claim(f"{experiments.LEASE_PREFIX}{experiment.id}")
-    with pytest.raises(Busy, match="continues"):
+    with pytest.raises(Busy, match="has not ended"):
         experiment.enrich()
 
 

@@ -86,7 +86,7 @@ def test_a_warehouse_is_made_with_its_settings_and_dropped_at_the_end(made: Made
     made.restore()
 
     assert made.shown() == []
-    assert made.said == [f'warehouse "{made.name}" is made', f'warehouse "{made.name}" is dropped']
+    assert made.said == [f'warehouse "{made.name}" is created', f'warehouse "{made.name}" is dropped']
     assert made.recover() == []
 
 
@@ -138,7 +138,7 @@ def test_a_warehouse_that_others_have_replaced_is_neither_altered_nor_dropped(ma
 
     before = made.shown()
     for action in (made.apply, made.restore):
-        with pytest.raises(WarehouseReplaced, match=r"is not the one that experiment .* has made"):
+        with pytest.raises(WarehouseReplaced, match=r"is not the one that experiment .* has created"):
             action()
 
     ((restored, why),) = made.recover()

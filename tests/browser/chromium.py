@@ -17,6 +17,7 @@ import pytest
 
 ANSWER_S = 60.0  # a busy machine may need that long for the first page
 WIDTHS, SCHEMES = (1280, 390), ("light", "dark")
+TWO_FRAMES = "new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -102,11 +103,12 @@ class Chromium:
             self.events.append(answer)
 
     def open(self, page: Path) -> None:
-        """Load a page, and wait until all of it is there."""
+        """Load a page, and wait until all of it is there. Animations that follow the scroll position begin with a frame."""
         self.events.clear()
         self.call("Page.navigate", url=page.as_uri())
         while not self.seen("Page.loadEventFired"):
             self.events.append(self._read())
+        self.call("Runtime.evaluate", expression=TWO_FRAMES, awaitPromise=True)
 
     def seen(self, method: str) -> list[dict[str, Any]]:
         return [event["params"] for event in self.events if event.get("method") == method]

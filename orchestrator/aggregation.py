@@ -109,7 +109,9 @@ class RunSeconds:
         """The newest second that all of these workers have reported. Those that have `ended` report no more seconds,
         but the snapshots may fill their gaps."""
         behind = [worker_id for worker_id in ended if self.missing_since_s([worker_id]) is not None]
-        return min((_whole(self._covered_s.get(one, 0.0)) for one in (*waited, *behind)), default=self.reported)
+        covered = [self._covered_s.get(worker_id, 0.0) for worker_id in (*waited, *behind)]
+        # Rounded down: a closed second takes no more seconds, and a late interval may end in the middle of one.
+        return min((math.floor(covered_s + _TOUCHING_S) for covered_s in covered), default=self.reported)
 
     @property
     def reported(self) -> int:
@@ -191,7 +193,7 @@ class SnapshotBackfill:
 
     def fill(self, workers: Sequence[WorkerView], *, now_s: float, measured_s: float) -> None:
         """During the run: read the newest snapshots, at most every BACKFILL_PERIOD_S, if a worker has a gap."""
-        working = [worker.worker_id for worker in workers if not worker.is_over]
+        working = [worker.worker_id for worker in workers if worker.health is not WorkerHealth.DEAD]
         since_s = self._seconds.missing_since_s(working)
         if since_s is not None and now_s >= self._read_s + BACKFILL_PERIOD_S:
             self._read_s = now_s

@@ -88,10 +88,11 @@ class LimitMonitor:
         known = self._worst | self._decided
         return tuple(known.get(number, one) for number, one in enumerate(check_thresholds(self._thresholds, merged)))
 
-    def complete(self, merged: MergedWindows, measured_s: Mapping[str, float]) -> tuple[Checked, ...]:
+    def complete(self, merged: MergedWindows, measured_s: Mapping[str, float], until_s: float) -> tuple[Checked, ...]:
         """As final(), after the measurement: spans that were not judged yet are judged first, even if a worker has not
-        reported them. No span is known to have been met then. `measured_s`: the measured time of each worker."""
-        self._judge_seconds(min(self._progress.seconds.reported, round(merged.seconds)))
+        reported them. No span is known to have been met then. `measured_s`: the measured time of each worker;
+        `until_s`: the end of the plan, which bounds what a damaged row may report."""
+        self._judge_seconds(min(self._progress.seconds.reported, round(max(until_s, merged.seconds))))
         self._judge_drain()
         unreported = self._progress.seconds.unreported(measured_s)
         return tuple(

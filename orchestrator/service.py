@@ -276,7 +276,8 @@ class OrchestratorService:
         client = judge_client(client_parts(gathered, deciding), shares_machine=scenario.connection == EMBEDDED)
         timing = judge_timing(gathered.windows, gathered.warmups, warmup_s=leader.plan.measures_s, steps=deciding)
         leader.stored_seconds.fill_all(leader.workers, retries)
-        checked = leader.limits.complete(merged, gathered.measured_s)
+        planned_s = 0.0 if leader.plan.ends_s is None else leader.plan.ends_s - leader.plan.measures_s
+        checked = leader.limits.complete(merged, gathered.measured_s, planned_s)
         connections = connections_document(login_counts(leader.workers, rows), run.start_time)
         because = missing_load_causes(connections, leader.workers, gathered, leader.plan)
         delivered = with_login_cause(_delivered(leader, scenario, ending, gathered, because), connections)

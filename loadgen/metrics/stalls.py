@@ -133,11 +133,13 @@ class StallDetector:
         idle = common(merged([*self._idle, *in_stalls]), [inside])
         paused = common(without(self._paused, in_stalls), [inside])
         ((from_ms, until_ms),) = _in_ms([inside], zero_ns)
+        # A pause splits the stall around it, although the server may not have answered in the pause either.
+        possible = merged([*self._possible, *self._stalled, *in_stalls]) if in_stalls else self._possible
         return WindowStalls(
             from_ms=from_ms,
             until_ms=until_ms,
             stalled=tuple(_longest(_reaching(_in_ms(self._stalled, zero_ns), [(from_ms, until_ms)]))),
-            possible=tuple(_longest(_reaching(_in_ms(self._possible, zero_ns), [(from_ms, until_ms)]))),
+            possible=tuple(_longest(_reaching(_in_ms(possible, zero_ns), [(from_ms, until_ms)]))),
             idle=tuple(_longest(_in_ms(idle, zero_ns))),
             paused=tuple(_longest(_in_ms(paused, zero_ns))),
         )

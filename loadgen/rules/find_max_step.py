@@ -243,9 +243,9 @@ def _latency(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepOb
 
 def _throughput(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepObservation) -> _Finding:
     held = [step for step in steps if step.held and step.target < shown.target]
-    if not held:
+    best_qps = max(_level_qps(held).values(), default=0.0)
+    if not best_qps:
         return _HELD
-    best_qps = max(_level_qps(held).values())
     possible_qps = shown.qps / (1 - min(shown.client.qps_fraction, 0.5))  # without the effect of the client
     limit_qps = best_qps * (1 - config.qps_stability_pct / 100)
     if shown.qps < limit_qps:
@@ -263,7 +263,8 @@ def _level_qps(held: Sequence[JudgedStep]) -> dict[int, float]:
     """The throughput of each level, of all its steps together: the fastest single step is fast by chance."""
     levels: dict[int, list[StepObservation]] = {}
     for step in held:
-        levels.setdefault(step.target, []).append(step.shown)
+        if step.shown.seconds:  # otherwise its measurement is lost
+            levels.setdefault(step.target, []).append(step.shown)
     return {
         target: math.fsum(one.qps * one.seconds for one in known) / math.fsum(one.seconds for one in known)
         for target, known in levels.items()
@@ -294,7 +295,7 @@ def _is_plateau(config: FindMaxSettings, held: Sequence[JudgedStep], shown: Step
     if len(climbed) < 2:
         return False
     before = climbed[sorted(climbed)[-2]]
-    before_qps = _level_qps(held)[before.target]
+    before_qps = _level_qps(held).get(before.target)
     gained = qps / before_qps - 1 if before_qps else 1.0
     most = min(PLATEAU_GAIN, 0.5 * (shown.target / before.target - 1))
     now_p95, before_p95 = shown.latency.p95, before.latency.p95

@@ -448,7 +448,7 @@ def _only_errors(merged: MergedWindows) -> str:
     key, group = max(errors.items(), key=lambda one: one[1].count)
     code, statement = "" if key.code is None else f" {key.code}", "" if key.statement is None else f"{key.statement}: "
     what = f"{group.count:,} × {statement}{key.category}{code}: {printable(group.example, ERROR_TEXT_MAX)}"
-    return f"every statement failed ({what}); "
+    return f"no statement succeeded ({what}); "
 
 
 def _missed(checked: Checked) -> str:

@@ -23,6 +23,7 @@ from loadgen.scenario.value_types import (
     ScalarValue,
     SqlName,
     ValueType,
+    WholeSeconds,
 )
 from loadgen.service_time import EXAMPLES, parse_service_time
 from loadgen.units import format_duration_s
@@ -217,7 +218,7 @@ class TargetSettings(Section):
     database: Name | None = key("The current database.", default=None)
     schema: Name | None = key("The current schema.", default=None)
     use_cached_result: bool = key("Let Snowflake answer from its result cache.", default=False)
-    statement_timeout_s: Annotated[int, Duration(low_s=1, high_s=604_800, whole=True)] = key(
+    statement_timeout_s: Annotated[int, WholeSeconds(low_s=1, high_s=604_800)] = key(
         "The server cancels a statement after this time.", default="30s"
     )
     session: Mapping[str, Annotated[Scalar, ScalarValue()]] = key("Further session parameters.", default={})

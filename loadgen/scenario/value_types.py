@@ -213,7 +213,7 @@ class Number(ValueType):
 
 
 class Duration(ValueType):
-    """Seconds, written with a unit. `whole`: an integer, because Snowflake takes whole seconds."""
+    """Seconds, written with a unit. `whole`: without a fraction."""
 
     low_s: float = 0.0
     high_s: float = DURATION_S_MAX
@@ -230,11 +230,20 @@ class Duration(ValueType):
             raise InvalidValue(f"must be {_bounds(self.low_s, self.high_s, format=format_duration_s)}")
         if self.whole and not duration_s.is_integer():
             raise InvalidValue("must be whole seconds")
-        return int(duration_s) if self.whole else duration_s
+        return duration_s
 
     def schema(self) -> JsonSchema:
         text = {"type": "string", "pattern": r"^[0-9][0-9_.]*\s*(ns|us|µs|ms|s|m|h|d)$|^0$|\$\{"}
         return {"anyOf": [text, {"const": 0}]}
+
+
+class WholeSeconds(Duration):
+    """A duration that Snowflake takes as an integer."""
+
+    whole: bool = True
+
+    def parse(self, value: object) -> int:
+        return int(super().parse(value))
 
 
 class Rate(ValueType):

@@ -326,6 +326,21 @@ def test_a_step_whose_measurement_is_lost_counts_as_unsure() -> None:
     assert [step.low_confidence for step in successor.search.steps] == [True]
 
 
+@pytest.mark.parametrize("lost", [(1,), (2,), (1, 2), (1, 2, 3)])
+def test_a_search_whose_measurements_are_partly_lost_is_restored(lost: tuple[int, ...]) -> None:
+    """A window of a worker may be unreadable, or was not stored: the step has no common time then."""
+    before = Led()
+    for shown in (CALM, CALM, CALM, BAD):
+        before.step(shown)
+    successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
+
+    unknown = successor.restore(before.records, lambda number: [] if number in lost else before.windows[number])
+
+    assert set(lost) <= set(unknown)
+    assert successor.search.target == before.controller.search.target
+    assert successor.result(lambda step: merge(before.windows[step or 0]), valid=False) is not None
+
+
 def test_a_client_limit_that_another_leader_found_stands() -> None:
     before = Led()
     before.step()

@@ -200,7 +200,7 @@ def test_a_statement_that_a_heartbeat_had_no_room_for_is_undecided(text, other):
     progress.note(views)
 
     assert watching.check(views, 20.0) is None
-    (checked,) = watching.complete(progress.merged, {})
+    (checked,) = watching.complete(progress.merged, {}, 20.0)
     assert (checked.passed, checked.undecided, checked.unmeasured != "") == (False, True, True)
 
 
@@ -394,7 +394,7 @@ def test_a_threshold_that_ended_the_run_stays_missed():
     aborting = threshold("p95 < 50ms", abort=True)
     watching, ended = led([aborting], [FAST] * 10 + [SLOW] * 2)
 
-    (checked,) = watching.complete(merge([[window({"s": tally(FAST * 1000)}, seconds=20.0)]]), {})
+    (checked,) = watching.complete(merge([[window({"s": tally(FAST * 1000)}, seconds=20.0)]]), {}, 20.0)
 
     assert ended
     assert not checked.passed

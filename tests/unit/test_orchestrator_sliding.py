@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from loadgen.control.tables.run_measurements import MetricsSnapshot
 from loadgen.metrics.interval import KEY as JUDGED
@@ -149,7 +152,7 @@ def test_the_last_seconds_are_judged_after_the_end():
 
     fleet.store()
 
-    assert [checked.passed for checked in fleet.limits.complete(merged(seconds=6.0), {})] == [False]
+    assert [checked.passed for checked in fleet.limits.complete(merged(seconds=6.0), {}, 6.0)] == [False]
 
 
 def test_a_longer_second_is_divided_by_its_length():
@@ -175,7 +178,7 @@ def test_what_a_leader_missed_of_workers_that_have_ended_is_judged_by_the_snapsh
 
     fleet.store()
 
-    (checked,) = fleet.limits.complete(merged(seconds=30.0), dict.fromkeys(fleet.names, 30.0))
+    (checked,) = fleet.limits.complete(merged(seconds=30.0), dict.fromkeys(fleet.names, 30.0), 30.0)
     assert (checked.passed, checked.undecided) == (False, False)
 
 
@@ -190,7 +193,7 @@ def test_a_span_that_a_worker_did_not_report_is_not_known_to_have_been_met(lost:
     ]
     fleet.store()
 
-    (checked,) = fleet.limits.complete(merged(seconds=20.0), dict.fromkeys(fleet.names, 20.0))
+    (checked,) = fleet.limits.complete(merged(seconds=20.0), dict.fromkeys(fleet.names, 20.0), 20.0)
 
     assert (checked.passed, checked.undecided) == (not lost, bool(lost))
     assert checked.unmeasured == (
@@ -198,6 +201,40 @@ def test_a_span_that_a_worker_did_not_report_is_not_known_to_have_been_met(lost:
         if lost
         else ""
     )
+
+
+@example({10, 20, 30}, set(), 0.6)
+@given(st.sets(st.integers(1, 39)), st.sets(st.integers(1, 40)), st.floats(0.51, 0.99))
+def test_an_interval_that_ends_late_is_no_gap(late: set[int], silent: set[int], late_s: float) -> None:
+    """A late collection ends in the middle of a second, and the next one at its end. Both parts count."""
+    fleet = Fleet(threshold("p95 < 50ms", window_s=5.0), workers=1)
+    ends = sorted({float(number) for number in range(1, 41) if number not in late} | {one + late_s for one in late})
+    for from_s, until_s in pairwise([0.0, *ends]):
+        fleet.seconds["worker-0"].append(part(from_s, until_s))
+        fleet.tick(silent=fleet.names if round(until_s) in silent else ())
+        fleet.store()
+
+    (checked,) = fleet.limits.complete(merged({"s": tally(FAST)}, seconds=ends[-1]), {"worker-0": ends[-1]}, 40.0)
+
+    assert (checked.passed, checked.unmeasured) == (True, "")
+
+
+def test_a_measurement_that_begins_late_is_judged_to_its_end() -> None:
+    fleet = Fleet(threshold("p95 < 50ms", window_s=5.0))
+    for own in fleet.seconds.values():
+        own.extend(part(max(number - 1.0, 1.5), float(number)) for number in range(2, 20))
+        own.append(part(19.0, 20.0, SLOW))
+    fleet.store()
+
+    (checked,) = fleet.limits.complete(merged({"s": tally(FAST)}, seconds=18.5), dict.fromkeys(fleet.names, 18.5), 20.0)
+
+    assert (checked.passed, checked.undecided) == (False, False)
+
+
+def part(from_s: float, until_s: float, ms: Sequence[float] = FAST) -> LiveSecond:
+    """The part of a heartbeat about an interval that does not end at a whole second."""
+    counted = ThresholdSecond.of(Tally(statements={"s": tally(ms)}), {ALL_STATEMENTS}, from_s=from_s, until_s=until_s)
+    return replace(told(1, {}), seconds=until_s - from_s, judged=counted)
 
 
 def drained(until_s: float, **seconds: tuple[float, ...]) -> ThresholdSecond:
@@ -219,7 +256,7 @@ def test_statements_that_end_in_the_drain_count_in_the_second_in_which_they_star
         fleet.progress.seconds.add(worker_id, slow)
         fleet.progress.seconds.add_stored([snapshot(worker_id, dump({"version": VERSION, JUDGED: judged_data(slow)}))])
 
-    late, rate = fleet.limits.complete(whole, {})
+    late, rate = fleet.limits.complete(whole, {}, 20.0)
 
     assert not late.passed
     assert late.value == pytest.approx(12_000.0, rel=0.02)
@@ -235,6 +272,6 @@ def test_statements_started_before_the_kept_seconds_are_not_lost():
         fleet.tick()
     fleet.progress.seconds.add("worker-0", drained(410.0, second_1=(400_000.0,)))
 
-    (checked,) = fleet.limits.complete(merged({"s": tally((10.0,) * 400)}, seconds=400.0), {})
+    (checked,) = fleet.limits.complete(merged({"s": tally((10.0,) * 400)}, seconds=400.0), {}, 400.0)
 
     assert not checked.passed

@@ -336,7 +336,7 @@ def facts(**more: Any) -> RunFacts:
             {"checked": (EMPTY, ERRORS), "merged": merged({"s": tally((), failed=1_200)})},
             RunVerdict.FAILED,
             10,
-            "every statement failed (1,200 × s: SNOWFLAKE_ERROR 100051: it failed); not met: errors < 5, a.p50 < 1s (no"
+            "no statement succeeded (1,200 × s: SNOWFLAKE_ERROR 100051: it failed); not met: errors < 5, a.p50 < 1s (no"
             " samples)",
         ),
         ({"checked": (MET,), "aborted": True, "reason": "why"}, RunVerdict.FAILED, 10, "why"),

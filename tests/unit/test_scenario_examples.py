@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadgen.model.workload import Latest, Sequence, Text, Zipfian
-from loadgen.scenario.frozen import template_id
+from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.keys import plain
 from loadgen.scenario.model import LoadMode
 from loadgen.scenario.read import compose, parse_scenario, read_scenario
@@ -49,6 +49,7 @@ def test_every_example_validates_without_a_warning(path):
     assert loaded.warnings == ()
     assert loaded.scenario.connection == "embedded"
     assert wrong_by_schema(SCHEMA, plain(loaded.document.root)) == []  # type: ignore[arg-type]
+    assert template_id(thaw(freeze(loaded.scenario), None)) == template_id(loaded.scenario)
 
 
 @pytest.mark.parametrize("path", SCENARIO_EXAMPLES, ids=lambda path: path.stem)

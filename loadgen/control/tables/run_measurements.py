@@ -186,7 +186,7 @@ class WarehousePoll:
 
 def append_polls(session: ControlSession, retries: RetryPolicy, polls: Sequence[WarehousePoll]) -> None:
     for batch in in_batches([row_values(replace(poll, raw=clean_json(poll.raw))) for poll in polls]):
-        append_rows(session, retries, _POLLS, batch, *batch[0][:2])
+        append_rows(session, retries, _POLLS, batch, *batch[-1][:2])  # an earlier call may have stored the first ones
 
 
 def read_polls(session: ControlSession, run_id: str) -> ParsedRows[WarehousePoll]:

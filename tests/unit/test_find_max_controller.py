@@ -317,15 +317,6 @@ def test_a_search_that_is_led_on_knows_how_sure_its_steps_were() -> None:
     assert successor.result(lambda step: merge(before.windows[step or 0]), valid=True) == before.result()
 
 
-def test_a_step_whose_measurement_is_lost_counts_as_unsure() -> None:
-    before = Led()
-    before.step()
-    successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
-
-    assert successor.restore(before.records, lambda number: []) == (1,)
-    assert [step.low_confidence for step in successor.search.steps] == [True]
-
-
 @pytest.mark.parametrize("lost", [(1,), (2,), (1, 2), (1, 2, 3)])
 def test_a_search_whose_measurements_are_partly_lost_is_restored(lost: tuple[int, ...]) -> None:
     """A window of a worker may be unreadable, or was not stored: the step has no common time then."""
@@ -336,7 +327,8 @@ def test_a_search_whose_measurements_are_partly_lost_is_restored(lost: tuple[int
 
     unknown = successor.restore(before.records, lambda number: [] if number in lost else before.windows[number])
 
-    assert set(lost) <= set(unknown)
+    assert unknown == lost
+    assert [step.low_confidence for step in successor.search.steps] == [number in lost for number in (1, 2, 3, 4)]
     assert successor.search.target == before.controller.search.target
     assert successor.result(lambda step: merge(before.windows[step or 0]), valid=False) is not None
 

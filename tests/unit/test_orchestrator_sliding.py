@@ -231,7 +231,7 @@ def test_a_measurement_that_begins_late_is_judged_to_its_end() -> None:
     assert (checked.passed, checked.undecided) == (False, False)
 
 
-def part(from_s: float, until_s: float, ms: Sequence[float] = FAST) -> LiveSecond:
+def part(from_s: float, until_s: float, ms: tuple[float, ...] = FAST) -> LiveSecond:
     """The part of a heartbeat about an interval that does not end at a whole second."""
     counted = ThresholdSecond.of(Tally(statements={"s": tally(ms)}), {ALL_STATEMENTS}, from_s=from_s, until_s=until_s)
     return replace(told(1, {}), seconds=until_s - from_s, judged=counted)

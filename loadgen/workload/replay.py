@@ -44,7 +44,7 @@ from loadgen.workload.generator import Value
 from loadgen.workload.pools import POOL_BYTES_MAX, POOL_VALUES_MAX, Pool
 
 POOL_NAME = "~replay "  # and the number of the worker; no pool of a scenario can have this name
-PLAN_PARTS = 100  # of the measurement, for the planned statements of an aborted run
+PLAN_PARTS = 100  # of the measurement; the plan of an aborted run ends with the last whole one
 _MS_DIGITS, _NS_DIGITS = 12, 16  # least digits of an epoch in milliseconds, in nanoseconds
 
 
@@ -236,13 +236,11 @@ def _use(database: str | None, schema: str | None) -> str:
 
 
 def planned_until(replay: Replay, worker: int, part: float) -> int:
-    """The number of statements of a worker that are due in this part (0 to 1) of the measurement."""
+    """The number of statements of a worker that are certainly due in this part (0 to 1) of the measurement: statements
+    may come in bursts, so those of the unfinished hundredth are not known."""
     counts = replay.planned[worker]
-    if part >= 1.0:
-        return counts[-1]
-    whole = int(part * PLAN_PARTS)
-    before = counts[whole - 1] if whole else 0
-    return before + round((counts[whole] - before) * (part * PLAN_PARTS - whole))
+    whole = min(int(part * PLAN_PARTS), PLAN_PARTS)
+    return counts[whole - 1] if whole else 0
 
 
 # --- the worker's part -----------------------------------------------------------------------------------------------

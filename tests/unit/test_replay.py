@@ -29,7 +29,7 @@ from loadgen.scenario.read import LoadedScenario, read_scenario
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.worker.client_context import ArrivalQueue
 from loadgen.workload.pools import Pool
-from loadgen.workload.replay import CaptureUnusable, RecordedStream, SessionArrivals, bound_value
+from loadgen.workload.replay import PLAN_PARTS, CaptureUnusable, RecordedStream, SessionArrivals, bound_value
 from tests.unit.test_capture import captured, row
 
 SCENARIO = """
@@ -238,17 +238,19 @@ def test_recorded_times_are_kept_for_each_statement(tmp_path):
 
 
 def test_the_plan_of_an_aborted_run_ends_with_it(tmp_path):
-    recorded(tmp_path)
-    scenario, _ = dealt(tmp_path, workers=1)
-    course = plan_run(scenario.load)
+    """With the last whole hundredth: statements come in bursts, here of ten at the end of every second."""
+    recorded(tmp_path, [row("SELECT a FROM t WHERE b = 1", n // 10) for n in range(101)])
+    scenario, (stream,) = dealt(tmp_path, workers=1)
+    load, plan = scenario.load, plan_run(scenario.load)
+    dues_s = [stream.due_s(number) for number in range(stream.end)]
+    part_s = (load.duration_s or 0.0) / PLAN_PARTS
 
-    planned = [
-        planned_arrivals(scenario.load, course, 0, 1, seed=1, until_s=until_s)[None] for until_s in (0.0, 2.0, 99.0)
-    ]
-
-    assert planned[0] == 0
-    assert abs(planned[1] - 20) <= 1
-    assert planned[2] == 40
+    for tenth in range(120):
+        until_s = plan.measures_s + tenth * 0.1 + 0.05
+        planned = planned_arrivals(load, plan, 0, 1, seed=1, until_s=until_s)[None]
+        due = [sum(one <= tenth * 0.1 + 0.05 - early_s for one in dues_s) for early_s in (part_s, 0.0)]
+        assert due[0] <= planned <= due[1]
+    assert planned == stream.end
 
 
 def test_session_statements_go_before_the_next_statement_of_their_session(tmp_path):

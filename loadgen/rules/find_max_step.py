@@ -2,7 +2,8 @@
 
 A step fails by the first of: a queue in front of the warehouse, too many errors, a threshold, latency or throughput
 worse than allowed, or a plateau (more connections, no more throughput). Percentiles are compared by their 95 % bounds:
-while they do not decide, the step is extended, at most to three times its length; then the point estimate decides.
+while they do not decide, the step is extended, at most to three times its length; then the point estimate decides. A
+step in which no statement has ended is extended as well, and has then failed.
 
 A step in which the client was the limit, or whose load was not delivered, is no evidence about the server. Neither is a
 step that would fail by no more than the client may have added to its times, or taken from its throughput.
@@ -202,8 +203,8 @@ def _findings(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepO
 
 def _errors(config: FindMaxSettings, shown: StepObservation) -> _Finding:
     ended, limit = shown.succeeded + shown.failed, config.max_error_rate_pct / 100
-    if not ended:
-        return _Finding(outcome=StepOutcome.ERROR_THRESHOLD, reason="nothing ended in this step")
+    if not ended:  # statements may take longer than the step
+        return _Finding(outcome=StepOutcome.ERROR_THRESHOLD, reason="nothing ended in this step", sure=False)
     rate = shown.failed / ended
     if rate <= limit:
         return _HELD

@@ -323,7 +323,9 @@ def missing_load_causes(
 
 
 def with_login_cause(delivered: Delivered, connections: Mapping[str, Any]) -> Delivered:
-    """Adds the keys of the scenario that made clients log in again, if there are any."""
+    """Adds the keys of the scenario that made clients log in again, if there are any. Connection time has them."""
+    if delivered.connections is not None:
+        return replace(delivered, connections=with_login_cause(delivered.connections, connections))
     reopened = connections["reopened"]
     keys = [reason for reason in (ReconnectReason.MAX_AGE, ReconnectReason.MAX_STATEMENTS) if reopened.get(reason)]
     why = " and ".join(f"connections.{key} replaced {counted(reopened[key], 'connection')}" for key in keys)

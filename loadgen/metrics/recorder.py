@@ -31,7 +31,7 @@ class Outcome(IntEnum):
 
     SUCCEEDED = 0
     CANCELLED = 1  # by loadgen: its time is a lower bound
-    SKIPPED = 2  # due, but never sent; it has an age if all connections were executing
+    SKIPPED = 2  # due, but never sent; it has an age if every connection was busy or logging in again
     CONNECTION = 3
     QUERY_TIMEOUT = 4
     SNOWFLAKE_ERROR = 5
@@ -249,7 +249,7 @@ class Recorder:
     def skip(self, window: int, statement: int, age_ns: int = 0) -> None:
         """Record an arrival that was never sent. Only while another statement of this client is begun in the window.
 
-        `age_ns`: how long it had been due, if all connections were executing.
+        `age_ns`: how long it had been due, if every connection was executing or logging in again.
         """
         self.sheet(window)[0] += 1
         self.append((statement, window, 0, 0, age_ns, Outcome.SKIPPED))

@@ -28,9 +28,10 @@ from loadgen.values import dataclass
 # Delivered load: how much of the planned load was delivered, by worker and window, and what is missing. Pure.
 #
 #     closed loop   connection time: open, or being opened again after it was open or refused
-#     open loop     arrivals that were sent. Arrivals that were not sent because every connection was executing are an
-#                   overload of the server: only thresholds on response times count them, with their age. Connection
-#                   time is judged as well, because fewer connections make the server look slower than it is
+#     open loop     arrivals that were sent. Arrivals that were not sent because every connection was executing or
+#                   logging in again are an overload of the server: only thresholds on response times count them, with
+#                   their age. Connection time is judged as well, because fewer connections make the server look slower
+#                   than it is
 #
 # The plan is that of the run, not what a worker reported. A surplus never offsets a deficit: deficits are added up.
 
@@ -38,6 +39,7 @@ RUN_MIN_PERCENT = 99  # of the plan of a run, and of each of its windows
 WORKER_MIN_PERCENT = 95
 NAMED_MAX = 5  # windows; also workers
 LOGIN_WARN_PERCENT = 1  # of the planned connection time, in the run or a window
+_ALL_BUSY = "because every connection was executing or logging in"
 LOGIN_INVALID_PERCENT = 10
 
 Key = tuple[str, int | None]  # worker, and the number of the stage or step; None: there is one window only
@@ -50,7 +52,7 @@ class Portion:
 
     planned: int = 0
     missing: int = 0
-    overload: int = 0  # arrivals that found every connection executing
+    overload: int = 0  # arrivals that found every connection executing or logging in again
     unjudged: int = 0  # overload whose response time no threshold limits
     logging_in: int = 0  # of the connection time that was delivered
 
@@ -206,7 +208,7 @@ def shortfalls(delivered: Delivered | None) -> list[str]:
     missing = list(_missing(delivered))
     time = delivered.connections
     unopened = [] if time is None else _unopened(replace(time, because="") if missing else time)
-    return [*missing, *unopened, *_overloaded(delivered), *_logging_in(delivered)]
+    return [*missing, *unopened, *_overloaded(delivered), *_logging_in(time or delivered)]
 
 
 def _missing(delivered: Delivered) -> Iterator[str]:
@@ -254,42 +256,44 @@ def _overloaded(delivered: Delivered) -> Iterator[str]:
         return
     run = delivered.run
     yield (
-        f"{run.unjudged:,} of {run.planned:,} arrivals were not sent, because every connection was executing, and no"
-        f" threshold limits their response times: add a threshold on response times, or {delivered.relief}"
+        f"{run.unjudged:,} of {run.planned:,} arrivals were not sent, {_ALL_BUSY}, and no threshold limits their"
+        f" response times: add a threshold on response times, or {delivered.relief}"
     )
 
 
 def overload_warnings(delivered: Delivered) -> list[str]:
     """The warning about arrivals that were never sent: thresholds count them, but a p50 may be met without many."""
-    run = delivered.run
-    if run.overload * 100 <= (100 - RUN_MIN_PERCENT) * run.planned:
+    portion, where = _worst_place(delivered, "overload")
+    if portion.overload * 100 <= (100 - RUN_MIN_PERCENT) * portion.planned:
         return []
-    share = f"{run.overload:,} of {run.planned:,} arrivals ({100 * run.overload / run.planned:.1f} %)"
-    why = "because every connection was executing"
-    return [f"{share} were never sent, {why}: thresholds count them as slower than their age"]
+    share = f"{portion.overload:,} of {portion.planned:,} arrivals ({100 * portion.overload / portion.planned:.1f} %)"
+    return [f"{share}{where} were never sent, {_ALL_BUSY}: thresholds count them as slower than their age"]
 
 
 def login_warnings(delivered: Delivered) -> list[str]:
     """The warning about connections that were logging in; empty: no warning."""
-    portion, where = _most_logins(delivered)
+    portion, where = _worst_place(delivered.connections or delivered, "logging_in")
     if portion.logs_in_more_than(LOGIN_INVALID_PERCENT) or not portion.logs_in_more_than(LOGIN_WARN_PERCENT):
         return []
-    return [f"{_login_time(portion, where)}: throughput is that of fewer connections"]
+    effect = "throughput is that of fewer connections"
+    if delivered.open_loop:
+        effect = "arrivals waited for fewer connections, which response times include"
+    return [f"{_login_time(portion, where)}: {effect}"]
 
 
-def _logging_in(delivered: Delivered) -> Iterator[str]:
-    portion, where = _most_logins(delivered)
+def _logging_in(time: Delivered) -> Iterator[str]:
+    portion, where = _worst_place(time, "logging_in")
     if portion.logs_in_more_than(LOGIN_INVALID_PERCENT):
         most = f"at most {LOGIN_INVALID_PERCENT} %"
-        yield f"{_login_time(portion, where)} ({most}): the load was not on the server; {delivered.login_cause}"
+        yield f"{_login_time(portion, where)} ({most}): the load was not on the server; {time.login_cause}"
 
 
-def _most_logins(delivered: Delivered) -> tuple[Portion, str]:
-    """The run, or the window in which connections were logging in for a larger share of the planned time."""
+def _worst_place(delivered: Delivered, name: str) -> tuple[Portion, str]:
+    """The run, or the window in which this amount is a larger share of the plan."""
     places = [(delivered.run, "")]
     if len(delivered.windows) > 1:
         places += [(one, f" of {delivered.window_word} {step_id}") for step_id, one in delivered.windows.items()]
-    return max(places, key=lambda place: place[0].logging_in / max(1, place[0].planned))
+    return max(places, key=lambda place: getattr(place[0], name) / max(1, place[0].planned))
 
 
 def _login_time(portion: Portion, where: str) -> str:

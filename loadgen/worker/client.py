@@ -215,7 +215,8 @@ class Client:
                 row = follows.current(number, row)
             sent_ns = monotonic_ns()
             late_ns, complete_ns = sent_ns - due_ns, context.connections.complete_since_ns
-            # If no connection has been missing since the arrival was due, all were executing until this one was free.
+            # If no connection has been missing since the arrival was due, all were executing or logging in again
+            # until this one was free: a connection that logs in is not free, so that wait is no client lag.
             waited_ns = max(0, free_ns - due_ns) if complete_ns is not None and complete_ns <= due_ns else 0
             if late_ns < 0 and context.windows.current != window:  # the window closed before the arrival was due
                 self._unbegin(window)

@@ -51,8 +51,8 @@ class _Leftovers:
     complete_ns: int | None  # since when no connection has been missing; None: one is missing
 
     def age_ns(self, number: int) -> int:
-        """How long an arrival has waited while every connection was executing. 0: a connection was missing since
-        the arrival was due, so the wait does not show an overload."""
+        """How long an arrival has waited while every connection was executing or logging in again. 0: a connection
+        was missing since the arrival was due, so the wait does not show an overload."""
         due_ns = self.arrivals.due_ns(number)
         is_overload = self.complete_ns is not None and self.complete_ns <= due_ns
         return max(0, self.given_up_ns - due_ns) if is_overload else 0

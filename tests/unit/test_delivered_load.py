@@ -22,7 +22,6 @@ from loadgen.rules.validity import (
     Portion,
     delivered_connections,
     login_warnings,
-    overload_warnings,
     shortfalls,
 )
 from loadgen.scenario.model import Load
@@ -301,6 +300,13 @@ def test_the_verdict_is_the_truth(load: Load, drawn: list[WorkerFaults]) -> None
 
 
 FEWER = "throughput is that of fewer connections"
+WAITED = "arrivals waited for fewer connections, which response times include"
+
+
+def arrivals_over(time: Delivered) -> Delivered:
+    """An open loop with this connection time, all arrivals of which were sent."""
+    sent = {part: Portion(planned=6_000) for part in time.portions}
+    return Delivered(portions=sent, open_loop=True, connections=time)
 
 
 @pytest.mark.parametrize(
@@ -319,9 +325,14 @@ FEWER = "throughput is that of fewer connections"
         ),
     ],
 )
-def test_time_spent_logging_in_is_shown_and_too_much_of_it_is_no_load(logging_in, warned, invalid) -> None:
+@pytest.mark.parametrize("open_loop", [False, True])
+def test_time_spent_logging_in_is_shown_and_too_much_of_it_is_no_load(logging_in, warned, invalid, open_loop) -> None:
+    """Also of an open loop, although all its arrivals were sent: they waited for connections."""
     portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=100_000, logging_in=logging_in)}
     delivered = Delivered(portions=portions, login_cause="why")
+    if open_loop:
+        delivered = arrivals_over(delivered)
+        warned = [one.replace(FEWER, WAITED) for one in warned]
 
     assert login_warnings(delivered) == warned
     assert shortfalls(delivered) == invalid
@@ -341,6 +352,7 @@ def test_the_stage_with_the_most_logins_decides() -> None:
         "connections were logging in for 50.0 % of the planned time of stage 2 (at most 10 %): the load was not on the"
         " server; raise connections.max_age and connections.max_statements, or find out why logins are slow"
     )
+    assert shortfalls(arrivals_over(Delivered(portions=portions))) == [said]
     assert login_warnings(Delivered(portions={})) == []
 
 
@@ -353,21 +365,14 @@ def test_the_key_that_replaces_connections_is_named() -> None:
         "connections.max_statements replaced 812 connections: raise it, or find out why logins are slow"
     )
     assert with_login_cause(plain, {"reopened": {"error": 3}}) == plain
+    time = Delivered(portions={("worker-0", None): Portion(planned=100_000, logging_in=45_000)})
+    of_arrivals = with_login_cause(arrivals_over(time), {"reopened": {"max_age": 1}})
+    assert shortfalls(of_arrivals)[0].endswith(
+        "connections.max_age replaced 1 connection: raise it, or find out why logins are slow"
+    )
 
 
 def test_logins_in_a_stage_that_was_cancelled_before_it_began_are_no_share_of_anything() -> None:
     delivered = Delivered(portions={("worker-0", 1): Portion(planned=1_000), ("worker-0", 2): Portion(logging_in=30)})
 
     assert shortfalls(delivered) == login_warnings(delivered) == []
-
-
-def test_arrivals_that_were_never_sent_are_reported_also_where_a_threshold_judges_them() -> None:
-    def told(overload: int) -> list[str]:
-        portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, overload=overload)}
-        return overload_warnings(Delivered(portions=portions, open_loop=True))
-
-    assert told(10) == []
-    assert told(11) == [
-        "11 of 1,000 arrivals (1.1 %) were never sent, because every connection was executing: thresholds count them as"
-        " slower than their age"
-    ]

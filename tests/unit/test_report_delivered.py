@@ -20,6 +20,7 @@ from loadgen.rules.validity import (
     Portion,
     delivered_arrivals,
     delivered_connections,
+    overload_warnings,
     percent,
     shortfalls,
 )
@@ -269,10 +270,35 @@ def test_overload_is_for_thresholds_to_judge_and_without_one_it_is_invalid() -> 
 
     assert shortfalls(Delivered(portions=judged, open_loop=True)) == []
     (said,) = shortfalls(Delivered(portions=unjudged, open_loop=True))
-    assert said.startswith("11 of 1,000 arrivals were not sent, because every connection was executing")
+    assert said.startswith("11 of 1,000 arrivals were not sent, because every connection was executing or logging in")
     assert said.endswith("raise max_connections")
     little: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, overload=10, unjudged=10)}
     assert shortfalls(Delivered(portions=little, open_loop=True)) == []
+
+
+def test_arrivals_that_were_never_sent_are_reported_also_where_a_threshold_judges_them() -> None:
+    def told(overload: int) -> list[str]:
+        portions: dict[Key, Portion] = {("worker-0", None): Portion(planned=1_000, overload=overload)}
+        return overload_warnings(Delivered(portions=portions, open_loop=True))
+
+    assert told(10) == []
+    assert told(11) == [
+        "11 of 1,000 arrivals (1.1 %) were never sent, because every connection was executing or logging in:"
+        " thresholds count them as slower than their age"
+    ]
+
+
+def test_the_stage_with_the_largest_share_of_arrivals_that_were_never_sent_decides() -> None:
+    portions: dict[Key, Portion] = {
+        ("worker-0", 1): Portion(planned=99_000),
+        ("worker-0", 2): Portion(planned=600, overload=500),
+        ("worker-1", 2): Portion(planned=400),
+    }
+
+    assert overload_warnings(Delivered(portions=portions, open_loop=True)) == [
+        "500 of 1,000 arrivals (50.0 %) of stage 2 were never sent, because every connection was executing or logging"
+        " in: thresholds count them as slower than their age"
+    ]
 
 
 def test_what_waited_for_a_connection_in_vain_took_at_least_as_long_as_it_waited() -> None:

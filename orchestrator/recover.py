@@ -291,8 +291,7 @@ def _make_result(
         merged = gathered.step(search.decisive_step)
         deciding = {step.number for step in search.deciding_steps}
     client = judge_client(client_parts(gathered, deciding))
-    warmup_s = plan_run(scenario.load).measures_s
-    gaps += judge_timing(gathered.windows, gathered.warmups, warmup_s=warmup_s, steps=deciding).invalid
+    gaps += judge_timing(gathered.windows, gathered.warmups, plan_run(scenario.load), steps=deciding).invalid
     lost = tuple(worker.why for worker in workers if worker.health is not WorkerHealth.DONE)
     connections = connections_document(login_counts(workers, rows), run.start_time)
     events = retries.call(lambda: run_control_events.history(session, run.run_id))

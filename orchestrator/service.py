@@ -274,7 +274,7 @@ class OrchestratorService:
             deciding = {step.number for step in search.deciding_steps}
             gaps += () if search.obstacle is None else (search.obstacle,)
         client = judge_client(client_parts(gathered, deciding), shares_machine=scenario.connection == EMBEDDED)
-        timing = judge_timing(gathered.windows, gathered.warmups, warmup_s=leader.plan.measures_s, steps=deciding)
+        timing = judge_timing(gathered.windows, gathered.warmups, leader.plan, steps=deciding)
         leader.stored_seconds.fill_all(leader.workers, retries)
         planned_s = 0.0 if leader.plan.ends_s is None else leader.plan.ends_s - leader.plan.measures_s
         checked = leader.limits.complete(merged, gathered.measured_s, planned_s)

@@ -20,6 +20,7 @@ from loadgen.metrics.window import MergedWindows, WindowResult
 from loadgen.model.counts import Counts
 from loadgen.model.threshold import ThresholdMetric
 from loadgen.rules.client_health import ClientHealth, ClientVerdict, client_share
+from loadgen.rules.plan import RunPlan
 from loadgen.rules.thresholds import Checked, tally_of
 from loadgen.scenario.model import Threshold
 from loadgen.units import NS_PER_MS
@@ -38,8 +39,8 @@ from loadgen.values import dataclass
 RUN_MIN_PERCENT = 99  # of the plan of a run, and of each of its windows
 WORKER_MIN_PERCENT = 95
 NAMED_MAX = 5  # windows; also workers
-LOGIN_WARN_PERCENT = 1  # of the planned connection time, in the run or a window
 _ALL_BUSY = "because every connection was executing or logging in"
+LOGIN_WARN_PERCENT = 1  # of the planned connection time, in the run or a window
 LOGIN_INVALID_PERCENT = 10
 
 Key = tuple[str, int | None]  # worker, and the number of the stage or step; None: there is one window only
@@ -464,8 +465,9 @@ def _missed(checked: Checked) -> str:
 
 # --- Were the windows of a run at the planned times? -----------------------------------------------------------------
 # times     by the server's clock. The slower the control plane answers, the less exactly a worker knows them. A window
-#           that may be off by more than 1 % of its length: a warning; by more than 200 ms as well: INVALID, because
-#           load of this worker may have been missing at one end of it
+#           that may be off by more than 1 % of its planned length: a warning; by more than 200 ms as well: INVALID,
+#           because load of this worker may have been missing at one end of it. An abort does not change the limit;
+#           steps of a search have no planned length, so theirs is the measured one
 # warm-up   a worker that reads START late begins late; while its process is paused, and on connections that are
 #           missing, nothing is sent. With less than 95 % of the planned warm-up, and more than 200 ms of it missing:
 #           INVALID
@@ -484,24 +486,47 @@ class TimingVerdict:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Uncertain:
+    window: WindowResult
+    length_s: float
+
+    @property
+    def fraction(self) -> float:
+        return self.window.uncertain_ms / max(1.0, 1_000 * self.length_s)
+
+    def words(self, worker_id: str, part: str) -> str:
+        where = "" if self.window.step_id is None else f" in {part} {self.window.step_id}"
+        return (
+            f"{worker_id} may have been {self.window.uncertain_ms:,} ms away from the planned times{where}, more than"
+            f" {UNCERTAIN_PERCENT} % of {self.length_s:.1f} s: the control plane answered slowly"
+        )
+
+
 def judge_timing(
     windows: Mapping[str, Sequence[WindowResult]],
     warmups: Mapping[str, Sequence[WindowResult]],
+    plan: RunPlan,
     *,
-    warmup_s: float,
     steps: Collection[int] | None = None,
 ) -> TimingVerdict:
     """Judge `windows` and `warmups` of every worker; of a search, only the windows of these `steps`."""
-    part = "stage" if steps is None else "step"
+    planned_s = {one.step_id: one.duration_s for one in plan.windows}
     judged = {
-        worker_id: [one for one in known if steps is None or one.step_id in steps]
+        worker_id: [
+            _Uncertain(one, planned_s.get(one.step_id, one.seconds))
+            for one in known
+            if steps is None or one.step_id in steps
+        ]
         for worker_id, known in windows.items()
     }
-    worst = {worker_id: max(known, key=_uncertain_fraction) for worker_id, known in judged.items() if known}
-    wide = {worker_id: one for worker_id, one in worst.items() if _uncertain_fraction(one) > UNCERTAIN_PERCENT / 100}
-    invalid = [_uncertain(worker_id, one, part) for worker_id, one in wide.items() if one.uncertain_ms > UNCERTAIN_MS]
-    warnings = [_uncertain(worker_id, one, part) for worker_id, one in wide.items() if one.uncertain_ms <= UNCERTAIN_MS]
-    invalid += _short_warmups({worker_id: warmups.get(worker_id, ()) for worker_id in worst}, warmup_s)
+    worst = {worker_id: max(known, key=lambda one: one.fraction) for worker_id, known in judged.items() if known}
+    wide = {worker_id: one for worker_id, one in worst.items() if one.fraction > UNCERTAIN_PERCENT / 100}
+    part = "stage" if steps is None else "step"
+    told = {worker_id: one.words(worker_id, part) for worker_id, one in wide.items()}
+    invalid = [told[worker_id] for worker_id, one in wide.items() if one.window.uncertain_ms > UNCERTAIN_MS]
+    warnings = [told[worker_id] for worker_id, one in wide.items() if one.window.uncertain_ms <= UNCERTAIN_MS]
+    invalid += _short_warmups({worker_id: warmups.get(worker_id, ()) for worker_id in worst}, plan.measures_s)
     return TimingVerdict(invalid=_few(invalid), warnings=_few(warnings))
 
 
@@ -531,19 +556,6 @@ def _warmup_causes(windows: Sequence[WindowResult], planned_s: float) -> Iterato
         yield f"its process was paused for {gap_s:.1f} s"
     if lost_s - gap_s > WARMUP_CAUSE_S:
         yield "connections were missing"
-
-
-def _uncertain_fraction(window: WindowResult) -> float:
-    return window.uncertain_ms / max(1.0, 1_000 * window.seconds)
-
-
-def _uncertain(worker_id: str, window: WindowResult, part: str) -> str:
-    where = "" if window.step_id is None else f" in {part} {window.step_id}"
-    limit = f"{UNCERTAIN_PERCENT} % of {window.seconds:.1f} s"
-    return (
-        f"{worker_id} may have been {window.uncertain_ms:,} ms away from the planned times{where}, more than"
-        f" {limit}: the control plane answered slowly"
-    )
 
 
 def _few(texts: Sequence[str]) -> tuple[str, ...]:

@@ -21,11 +21,13 @@ from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.window import ALL_STATEMENTS, MergedWindows, WindowResult, WindowRow, merge
 from loadgen.model.run import Phase
+from loadgen.rules.client_health import ClientHealth, worst
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Threshold
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 from orchestrator.lifecycle import RunEnding
+from orchestrator.run_result import MeasuredWindows, client_parts
 from orchestrator.worker_health import WorkerHealth, WorkerView
 
 BACKFILL_PERIOD_S = 5.0  # snapshots are stored every few seconds
@@ -249,6 +251,12 @@ class RunAggregator:
         """How long a worker has measured: in the run, or in the stage that is the subject of a threshold."""
         windows, stage = self._windows.get(worker_id, {}).values(), self._stages.get(subject or "")
         return math.fsum(window.seconds for window in windows if stage in (None, window.step_id))
+
+    @property
+    def client(self) -> ClientHealth:
+        """The worst health of any worker in any stage so far."""
+        windows = {worker_id: tuple(own.values()) for worker_id, own in self._windows.items()}
+        return worst(part.health for part in client_parts(MeasuredWindows(windows=windows, gaps=())))
 
     def step(self, step_id: int) -> list[list[WindowResult]]:
         """The windows of one step, by worker."""

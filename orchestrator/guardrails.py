@@ -1,7 +1,8 @@
 """Limits of a run: thresholds and guardrails of the client while it measures, the cost from its start on. Pure.
 
 A threshold with a `window` must hold in every span of that length: the worst span counts, during the run and in the
-result. A threshold without a `window` is judged by the whole measurement so far. An undecided threshold ends no run.
+result. A threshold without a `window` is judged by the whole measurement so far. An undecided threshold ends no run:
+neither does one that was missed by no more than the client may have caused.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from loadgen.rules.thresholds import (
     is_worse,
     may_recover,
 )
+from loadgen.rules.validity import client_part
 from loadgen.scenario.model import Threshold
 from loadgen.scenario.settings import GuardrailAction, GuardrailSettings, TimingSettings
 from orchestrator.aggregation import RunAggregator
@@ -55,8 +57,10 @@ class LimitMonitor:
         guardrails: GuardrailSettings,
         timing: TimingSettings,
         progress: RunAggregator,
+        *,
+        open_loop: bool = False,
     ) -> None:
-        self._thresholds = tuple(thresholds)
+        self._thresholds, self._open_loop = tuple(thresholds), open_loop
         self._guardrails, self._timing, self._progress = guardrails, timing, progress
         self._worst: dict[int, Checked] = {}  # the worst span of each threshold with a window
         self._decided: dict[int, Checked] = {}  # thresholds that ended the run: later measurements do not count
@@ -108,10 +112,12 @@ class LimitMonitor:
             return None
         for number, threshold in enumerate(self._thresholds):
             check = threshold.check
-            if not threshold.abort or threshold.window_s is not None or measured_s < threshold.after_s:
+            if threshold.window_s is not None or measured_s < threshold.after_s:
                 continue
             checked = check_threshold(check, self._progress.merged)
-            if has_failed(checked) and not may_recover(check, checked) and self._is_measured(working, check.statement):
+            if may_recover(check, checked) or not self._is_measured(working, check.statement):
+                continue
+            if self._aborts(threshold, checked):
                 return self._aborted(number, checked)
         waited = [worker.worker_id for worker in workers if not worker.is_over]
         ended = [worker.worker_id for worker in workers if worker.is_over and worker.health is not WorkerHealth.DEAD]
@@ -133,7 +139,7 @@ class LimitMonitor:
                     continue
                 if is_worse(checked, self._worst.get(number), threshold.check.operator):
                     self._worst[number] = checked
-                if threshold.abort and ending is None and has_failed(checked):
+                if ending is None and self._aborts(threshold, checked):
                     ending = self._aborted(number, checked)
         return ending
 
@@ -166,6 +172,14 @@ class LimitMonitor:
         if checked.too_few:
             return replace(checked, too_few=f"{checked.too_few}, in each span of {length_s:g} s")
         return checked
+
+    def _aborts(self, threshold: Threshold, checked: Checked) -> bool:
+        """Whether it has certainly failed, also without what the client may have caused, and ends the run."""
+        if not threshold.abort or not has_failed(checked):
+            return False
+        progress = self._progress
+        share = client_part(threshold.check, checked, progress.client, progress.merged, open_loop=self._open_loop)
+        return share is None
 
     def _aborted(self, number: int, checked: Checked) -> RunEnding:
         self._decided.setdefault(number, checked)

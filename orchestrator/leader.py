@@ -119,7 +119,10 @@ class Leader:
         self.workers: tuple[WorkerView, ...] = ()
         self.progress = RunAggregator(scenario.thresholds, scenario.judged_stages)
         self.stored_seconds = SnapshotBackfill(self.session, run_id, self.progress.seconds)
-        self.limits = LimitMonitor(scenario.judged_thresholds, scenario.guardrails, timing, self.progress)
+        open_loop = scenario.load.is_open_loop
+        self.limits = LimitMonitor(
+            scenario.judged_thresholds, scenario.guardrails, timing, self.progress, open_loop=open_loop
+        )
         self.find_max = find_max_controller(scenario)
         self._steps: list[StepRecord] = []  # of the search, judged and stored
         self.warehouse_poller: WarehousePoller | None = None

@@ -20,6 +20,7 @@ from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.metrics.stalls import stall_warnings
+from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.summary import RunFacts, enrichment_document, summarize
 from loadgen.results.stored_summary import read_result
@@ -263,7 +264,7 @@ class OrchestratorService:
             return error
 
     def _facts(self, leader: Leader, scenario: Scenario, ending: RunEnding, run: Run) -> RunFacts:
-        session, retries = leader.session, leader.retries
+        session, retries, load, limits = leader.session, leader.retries, scenario.load, scenario.judged_thresholds
         stored = retries.call(lambda: run_measurements.read_windows(session, run.run_id))
         rows = [row for row, _ in retries.call(lambda: test_results.read(session, run.run_id))]
         gathered = gather_windows(leader.workers, stored)
@@ -283,9 +284,8 @@ class OrchestratorService:
         delivered = with_login_cause(_delivered(leader, scenario, ending, gathered, because), connections)
         lost = [worker.why for worker in leader.workers if worker.health is WorkerHealth.DEAD]
         foreign = self._foreign_load(leader, run, scenario, gathered, connections)
-        seen = [*client.warnings, *foreign.warnings, *login_warnings(delivered), *stall_warnings(merged.stalls)]
-        surplus = surplus_warnings(merged, replay=scenario.load.replay is not None)
-        seen += [*timing.warnings, *overload_warnings(delivered), *surplus, *dropped_warnings(rows)]
+        loads = _load_warnings(delivered, merged, replay=load.replay is not None)
+        seen = [*client.warnings, *foreign.warnings, *timing.warnings, *dropped_warnings(rows), *loads]
         evidence = Evidence(
             merged=merged,
             client=client,
@@ -294,31 +294,32 @@ class OrchestratorService:
             disturbances=(*self._disturbances(), *foreign.disturbances),
             delivered=delivered,
         )
-        open_loop, limits = scenario.load.is_open_loop, scenario.judged_thresholds
-        invalid = [*invalid_reasons(evidence), *undecided(limits, checked, client.health, merged, open_loop=open_loop)]
+        invalid, aborted = invalid_reasons(evidence), ending.stop == THRESHOLD_MISSED
+        if not aborted:  # otherwise a threshold was certainly missed, whatever was measured after that
+            invalid += undecided(limits, checked, client.health, merged, open_loop=load.is_open_loop)
         return RunFacts(
             run_id=run.run_id,
             scenario=scenario.name,
             status=ending.status.value,
             reason=ending.reason,
             started_at=None if run.start_time is None else f"{run.start_time.isoformat(timespec='milliseconds')}Z",
-            connections=scenario.load.connections if search is None else search.connections,
+            connections=load.connections if search is None else search.connections,
             statements=scenario.workload.statements,
             merged=merged,
             invalid=invalid,
             checked=checked,
             client=client.health,
             workers=worker_results(leader.workers, gathered),
-            open_loop=open_loop,
+            open_loop=load.is_open_loop,
             stages=read_stages(session, retries, run, scenario, gathered),
             find_max=None if search is None else search.result(gathered.step, valid=not invalid),
             environment=environment_document(leader, scenario, self._circumstances, seen)
             | {"driver_lightened": driver_lightened(rows)},
-            aborted=ending.stop == THRESHOLD_MISSED,
+            aborted=aborted,
             signal=self._signal,
             sessions=session_counts(rows) if scenario.sessions.count else None,
             delivered=delivered,
-            replay=scenario.load.replay,
+            replay=load.replay,
             logins=connections,
             unstored={worker.worker_id: worker.unstored_rows for worker in leader.workers if worker.unstored_rows},
         )
@@ -397,6 +398,11 @@ def _process(leader: Leader, ending: RunEnding) -> None:
     run = leader.read_run()
     if run.phase is not Phase.PROCESSING:
         leader.move(run, MoveRun(run.status, Phase.PROCESSING, ending.reason))
+
+
+def _load_warnings(delivered: Delivered, merged: MergedWindows, *, replay: bool) -> list[str]:
+    known = [*login_warnings(delivered), *overload_warnings(delivered), *stall_warnings(merged.stalls)]
+    return [*known, *surplus_warnings(merged, replay=replay)]
 
 
 def _delivered(

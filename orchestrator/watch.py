@@ -141,10 +141,12 @@ class _SnapshotReader:
     ) -> None:
         self._session, self._scenario, self._run_id, self._clock = session, scenario, run_id, clock
         self._history = history
-        timing = scenario.timing
+        timing, open_loop = scenario.timing, scenario.load.is_open_loop
         self._plan = plan_run(scenario.load)
         self._progress = RunAggregator(scenario.thresholds, scenario.judged_stages)
-        self._limits = LimitMonitor(scenario.judged_thresholds, scenario.guardrails, timing, self._progress)
+        self._limits = LimitMonitor(
+            scenario.judged_thresholds, scenario.guardrails, timing, self._progress, open_loop=open_loop
+        )
         self._slow_s: float | None = None  # when the slow tables were last read
         self._polls: tuple[WarehousePoll, ...] = ()
         self._steps: tuple[StepRecord, ...] = ()

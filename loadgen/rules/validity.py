@@ -18,7 +18,7 @@ from loadgen.log import printable
 from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.window import MergedWindows, WindowResult
 from loadgen.model.counts import Counts
-from loadgen.model.threshold import ThresholdMetric
+from loadgen.model.threshold import ThresholdCheck, ThresholdMetric
 from loadgen.rules.client_health import ClientHealth, ClientVerdict, client_share
 from loadgen.rules.plan import RunPlan
 from loadgen.rules.thresholds import Checked, tally_of
@@ -381,10 +381,7 @@ def undecided(
         if result.unknown:
             reasons.append(result.unknown)
             continue
-        check, mean_ns = threshold.check, tally_of(threshold.check, merged).succeeded.service.mean_ns
-        mean_ms, share = None if mean_ns is None else mean_ns / NS_PER_MS, None
-        if result.value is not None:
-            share = client_share(check, result.value, client, mean_ms, open_loop=open_loop)
+        check, share = threshold.check, client_part(threshold.check, result, client, merged, open_loop=open_loop)
         if share is None or result.value is None:
             return []
         unit = "/s" if check.metric is ThresholdMetric.QPS else " ms"
@@ -393,6 +390,17 @@ def undecided(
             f" {share:,.1f}{unit}; {client.advice}"
         )
     return reasons
+
+
+def client_part(
+    check: ThresholdCheck, checked: Checked, client: ClientHealth, merged: MergedWindows, *, open_loop: bool
+) -> float | None:
+    """The part of the value of a missed threshold that the client may have caused. None: it was certainly missed."""
+    mean_ns = tally_of(check, merged).succeeded.service.mean_ns
+    mean_ms = None if mean_ns is None else mean_ns / NS_PER_MS
+    if checked.value is None:
+        return None
+    return client_share(check, checked.value, client, mean_ms, open_loop=open_loop)
 
 
 class RunVerdict(StrEnum):

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
+from operator import add
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from loadgen.metrics.histogram import Histogram
+from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.window import ClientResourceUse, WindowResult
 from loadgen.model.threshold import parse_threshold
 from loadgen.rules.client_health import ClientHealth, ClientPart, judge_client, worst
 from loadgen.rules.thresholds import check_threshold
 from loadgen.rules.validity import undecided
 from loadgen.scenario.model import Threshold
+from loadgen.scenario.settings import GuardrailSettings, TimingSettings
 from loadgen.units import NS_PER_MS
+from orchestrator.aggregation import RunAggregator
+from orchestrator.guardrails import LimitMonitor
 from orchestrator.run_result import MeasuredWindows, client_parts
-from tests.unit.orchestrator_builders import merged, tally, window
+from tests.unit.orchestrator_builders import live, merged, tally, view, window
+from tests.unit.test_orchestrator_limits import told
 
 VALID, WARNED, INVALID = "valid", "warned", "invalid"
 
@@ -234,6 +243,39 @@ def test_a_threshold_missed_by_less_than_the_client_may_have_added_is_undecided(
     assert bool(found) == is_open
     if is_open:
         assert found[0].startswith(f"undecided: {text} was missed with ")
+
+
+@given(
+    check=st.sampled_from(["p95 < 50ms", "p50 <= 50ms", "avg < 50ms", "max < 50ms", "qps > 12", "peak.p95 < 50ms"]),
+    ms=st.floats(40.0, 70.0),
+    late_ms=st.floats(0.0, 12.0),
+    sliding=st.booleans(),
+    open_loop=st.booleans(),
+)
+@example(check="p95 < 50ms", ms=51.0, late_ms=6.0, sliding=False, open_loop=False)
+@example(check="p95 < 50ms", ms=51.0, late_ms=6.0, sliding=True, open_loop=False)
+@example(check="p95 < 50ms", ms=51.0, late_ms=0.0, sliding=True, open_loop=True)
+def test_a_threshold_ends_a_run_when_it_was_certainly_missed(
+    check: str, ms: float, late_ms: float, sliding: bool, open_loop: bool
+) -> None:
+    """Exactly when the result of the same measurement would be failed, and not undecided."""
+    stages = {"peak": 1}
+    sliding = sliding and not check.startswith("peak")
+    limit = Threshold(check=parse_threshold(check), abort=True, window_s=3.0 if sliding else None)
+    progress = RunAggregator([limit], stages)
+    monitor = LimitMonitor([limit], GuardrailSettings(), TimingSettings(), progress, open_loop=open_loop)
+    second = tally((ms,) * 10)
+    whole = window({"s": reduce(add, [second] * 10)}, step_id=1, state=WindowState.OPEN)
+    measured = live(replace(whole, client=effect((late_ms, 10_000))))
+    seconds = tuple(told(number, {"s": second}) for number in range(1, 11))
+    views = [view(live=replace(measured, seconds=seconds))]
+    progress.note(views)
+
+    ending = monitor.check(views, 10.0)
+
+    checked = monitor.current()
+    share = undecided([limit], checked, progress.client, progress.merged, open_loop=open_loop)
+    assert (ending is not None) == (not checked[0].passed and not share)
 
 
 def test_a_rate_of_arrivals_does_not_depend_on_the_client() -> None:

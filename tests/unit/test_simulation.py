@@ -30,6 +30,7 @@ pytestmark = pytest.mark.simulation
 SEEDS, BLOCK = 150, 50
 CALM, CALM_SEARCHES = 15, 4  # worlds without faults
 CROWDS = 2  # of eight workers
+ABORTABLE = range(210, 280)  # in them a server stalls, and clients pause
 CALM_LATENCY_S = 0.3  # the latency of a control statement in them
 CLOSED_WITHIN_MS = 50
 SEARCHED = 200  # the most seeds that are tried to detect a mutation
@@ -61,6 +62,8 @@ NOTICED = {
     Mutation.CONNECTIONS: {Rule.SHORT},
     Mutation.PAUSES: {Rule.SHORT},
     Mutation.OVERLOAD: {Rule.SHORT},
+    Mutation.LOGINS: {Rule.SHORT},
+    Mutation.ABORT: {Rule.ABORT},
     Mutation.WAITS: {Rule.SHORT},
     Mutation.LIMITS: {Rule.SHORT},
     Mutation.PLAN: {Rule.SHORT},
@@ -79,7 +82,8 @@ OF_LEADERS = {
 }
 KINDS = {
     **dict.fromkeys((Mutation.BUSY, Mutation.QUEUE), Kind.FIND_MAX),
-    Mutation.OVERLOAD: Kind.RATE,
+    **dict.fromkeys((Mutation.OVERLOAD, Mutation.LOGINS), Kind.RATE),
+    Mutation.ABORT: Kind.ABORT,
     Mutation.WARMTH: Kind.FLAT,
 }
 # Seeds that have detected the mutation: the search begins with them. A change of the simulation may need other ones; a
@@ -96,6 +100,8 @@ SHOWN_BY = {
     Mutation.CONNECTIONS: 21,
     Mutation.PAUSES: 28,
     Mutation.OVERLOAD: 36,
+    Mutation.LOGINS: 203,
+    Mutation.ABORT: 28,
     Mutation.WAITS: 347,
     Mutation.LIMITS: 21,
     Mutation.PLAN: 270,
@@ -137,6 +143,18 @@ def test_a_run_without_faults_is_valid(kind: Kind, tmp_path: Path) -> None:
     for seed in range(CALM_SEARCHES if kind is Kind.FIND_MAX else CALM):
         history = World(seed, str(tmp_path), kind=kind, calm_latency_s=CALM_LATENCY_S).run()
         assert history.valid or history.forbids, f"seed {seed}: {history.summary['validity']}"
+
+
+def test_a_threshold_ends_no_run_that_only_the_client_has_missed(tmp_path: Path) -> None:
+    happened: Counter[str] = Counter()
+    for seed in ABORTABLE:
+        history = history_of(seed, tmp_path, kind=Kind.ABORT)
+        assert isinstance(history, History), f"seed {seed}: {history}"
+        happened["aborted"] += "aborted" in history.summary
+        reasons = (history.summary.get("validity") or {}).get("reasons", ())
+        happened["undecided"] += any(reason.startswith("undecided: max < 1s") for reason in reasons)
+    assert happened["aborted"]
+    assert happened["undecided"]
 
 
 def test_no_more_connections_send_than_a_stage_has(tmp_path: Path) -> None:

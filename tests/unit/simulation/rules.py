@@ -14,7 +14,7 @@ from loadgen.rules import validity
 from loadgen.rules.validity import Key, Portion, delivered_connections
 from loadgen.scenario.model import OnWorkerLoss
 from loadgen.worker.collector import MetricsCollector
-from orchestrator import leader, run_result
+from orchestrator import guardrails, leader, run_result
 from orchestrator.lifecycle import LifecycleState, RunPolicy
 from orchestrator.warehouse import WarehousePoller
 from orchestrator.worker_health import LivenessTracker
@@ -37,6 +37,7 @@ class Rule(StrEnum):
     LOG = "what the query log of a worker has is stored, or told as not stored"
     SHORT = "a run is not VALID when less load was delivered than its plan asks for"
     WHOLE = "a run is VALID when its load was delivered, and nothing else is wrong"
+    ABORT = "a threshold ends a run only when the server missed it, and such a run has failed unless it is INVALID"
     MOMENTS = (
         "windows lie as near to the moments of the plan as their worker says, and are far from them in no VALID run"
     )
@@ -57,6 +58,8 @@ class Mutation(StrEnum):
     CONNECTIONS = "connections that are missing count as open"
     PAUSES = "a pause of a worker's process is not noticed"
     OVERLOAD = "what waits for a missing connection counts as overload of the server"
+    LOGINS = "time in which connections log in again has no effect on the verdict"
+    ABORT = "a threshold ends a run also when the client may be why it was missed"
     WAITS = "clients that pause after failures count as open"
     LIMITS = "load that is missing has no effect on the verdict"
     PLAN = "what a worker did not live to measure was not planned"
@@ -122,6 +125,8 @@ _PATCHES: dict[Mutation | None, list[tuple[Any, str, Any]]] = {
         (validity, "_unopened", lambda _: []),
     ],
     Mutation.WAITS: [(ConnectionMeter, "paused", lambda *_: None)],
+    Mutation.ABORT: [(guardrails, "client_part", lambda *_, **__: None)],
+    Mutation.LOGINS: [(Portion, "logs_in_more_than", lambda *_: False)],
     Mutation.LIMITS: [(Portion, "is_short", lambda *_: False)],
     Mutation.PLAN: [(run_result, "delivered_connections", _own_plan)],
     Mutation.QUEUE: [(WarehousePoller, "queue_seen", lambda _: False)],

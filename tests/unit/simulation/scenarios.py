@@ -35,7 +35,9 @@ enrichment: {enabled: false}
 _WATCHED = replace(_BASE.target, warehouse="WH")
 _LOGGED = replace(_BASE.query_log, mode=QueryLogMode.ALL)
 
-_LIMITED = parse_threshold("max < 1h")  # judges the arrivals that were given up
+_LIMITED = Threshold(check=parse_threshold("max < 1h"))  # judges the arrivals that were given up
+# More than any statement takes without a fault. Of the faults, only stalls of the server make one take that long.
+_ABORTING = Threshold(check=parse_threshold("max < 1s"), abort=True)
 MAX_LAG_S = 2.0
 
 # Waits for lost processes are shorter: the same histories, with fewer seconds in which nothing happens.
@@ -61,6 +63,7 @@ QUICK = TimingSettings(
 class Kind(StrEnum):
     FLAT = "a closed loop with one level"
     STAGES = "a closed loop with several"
+    ABORT = "a closed loop with one level, which a threshold may end"
     RATE = "an open loop"
     FIND_MAX = "a search for the maximum"
 
@@ -83,7 +86,7 @@ def random_scenario(rng: random.Random, kind: Kind, workers: int | None = None) 
         on_worker_loss=rng.choice((OnWorkerLoss.FAIL, OnWorkerLoss.CONTINUE)),
         target=rng.choice((_WATCHED, _BASE.target, _BASE.target)),
         query_log=rng.choice((_LOGGED, *(_BASE.query_log,) * 4)),
-        thresholds=(Threshold(check=_LIMITED),) if kind is Kind.RATE else (),
+        thresholds={Kind.RATE: (_LIMITED,), Kind.ABORT: (_ABORTING,)}.get(kind, ()),
     )
 
 
@@ -119,7 +122,7 @@ def contested_scenario(rng: random.Random) -> Scenario:
 
 def _load(rng: random.Random, kind: Kind, workers: int) -> Load:
     warmup_s = rng.choice((0.0, 1.0, 3.0))
-    if kind is Kind.FLAT:
+    if kind in (Kind.FLAT, Kind.ABORT):
         connections, duration_s = workers * rng.randint(1, 3), rng.choice((5.0, 8.0, 12.0))
         return Load(connections=connections, workers=workers, warmup_s=warmup_s, duration_s=duration_s)
     if kind is Kind.STAGES:

@@ -293,7 +293,6 @@ def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[s
         span = (zero_s + window.starts_s, zero_s + window.starts_s + window.duration_s)
         planned_s, again_s = _login_time_s(world, window, zero_s, shifts_s)
         if world.scenario.load.mode is LoadMode.RATE:
-            again_s = 0.0  # arrivals show what was delivered
             missing_s = _missing_s(world, span, planned_s)
             if missing_s > 0.001 or world.seen["unanswered"]:  # clients pause after that
                 leaves_open.append(f"{missing_s:.2f} of {planned_s:.0f} connection-seconds were missing")

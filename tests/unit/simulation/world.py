@@ -18,6 +18,7 @@ from loadgen.control.tables.worker_heartbeats import WorkerIdentity
 from loadgen.metrics.live_metrics import read_live
 from loadgen.model.event import EventType
 from loadgen.model.run import RunStatus, WorkerStatus
+from loadgen.rules.validity import RunVerdict
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import OnWorkerLoss, Scenario
 from loadgen.scenario.settings import ConnectionPolicy
@@ -237,6 +238,10 @@ class World:
 
     def _judged(self, history: History) -> History:
         """The verdict is one that the truth allows."""
+        if history.summary.get("aborted"):  # the plan ended there; its load is judged in other tests
+            if not self.seen["stall"] or history.valid != (history.summary["verdict"] == RunVerdict.FAILED):
+                raise Violation(Rule.ABORT, f"{history.summary['verdict']}: {history.summary['exit_reason']}")
+            return history
         least, most = history.least.lowest(), history.most.lowest()
         if history.valid and (most < -BAND or history.forbids):
             raise Violation(Rule.SHORT, f"{most:.4f} above the limit, {history.forbids}, and it is VALID")

@@ -303,9 +303,11 @@ class FindMaxController:
 
     @property
     def deciding_steps(self) -> tuple[JudgedStep, ...]:
-        """The steps that validity depends on: the baseline, the best, and the failed one."""
+        """The steps that the answer rests on: the baseline, the best, and the failed one. The failed one supports
+        nothing where the client was the limit at a lower level."""
         answer, first = self.search.answer(), baseline_step(self.search.config, self.search.steps)
-        return tuple(step for step in (first, answer.best, answer.failed) if step is not None)
+        failed = answer.failed if answer.limited is None else None
+        return tuple(step for step in (first, answer.best, failed) if step is not None)
 
     @property
     def deciding_levels(self) -> dict[int, int]:

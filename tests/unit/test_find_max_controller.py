@@ -3,84 +3,19 @@ result."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
-from loadgen.control.session import ParsedRows, RowUnreadable
-from loadgen.control.tables.run_measurements import StepRecord
-from loadgen.metrics.connections import ConnectionTime
-from loadgen.metrics.tally import StatementTally
-from loadgen.metrics.window import ClientResourceUse, WindowResult, WindowRow, merge
+from loadgen.metrics.window import WindowRow
 from loadgen.results.run_record import measured_windows
-from loadgen.scenario.model import FindMaxSettings, OnWorkerLoss
-from orchestrator.find_max_controller import FindMaxController, step_record
+from loadgen.scenario.model import OnWorkerLoss
 from orchestrator.lifecycle import (
     MetricsMissing,
-    SearchDecision,
     SearchFinished,
     StartStep,
 )
-from orchestrator.worker_health import WorkerHealth, WorkerView
+from orchestrator.worker_health import WorkerHealth
+from tests.unit.find_max_builders import BAD, CALM, CONFIG, MISSING_S, Led
 from tests.unit.orchestrator_builders import end, live, tally, view, window
-from tests.unit.worker_builders import SERVER_TIME
-
-CONFIG = FindMaxSettings(start=5, increment=10, step_s=10.0, settle_s=2.0, maximum=100, refine=False)
-MISSING_S = 30.0
-CALM = tally((20.0,) * 500)
-UNCLEAR = tally((20.0,) * 45 + (30.0,) * 5)  # the bounds of its p95 are on both sides of the limit
-BAD = tally((99.0,) * 500)
-
-
-class Led:
-    """A search over two workers, and the time."""
-
-    def __init__(self, on_worker_loss: OnWorkerLoss = OnWorkerLoss.FAIL) -> None:
-        self.controller = FindMaxController(CONFIG, (), missing_s=MISSING_S, on_worker_loss=on_worker_loss)
-        self.now_s = 100.0
-        self.records: list[StepRecord] = []
-        self.windows: dict[int, list[list[WindowResult]]] = {}
-
-    def worker(
-        self, number: int, shown: StatementTally, seconds: float, health: WorkerHealth = WorkerHealth.ALIVE, **more: Any
-    ) -> WorkerView:
-        step = self.controller.number
-        elapsed_ms = round(seconds * 1000)
-        cpu_percent, delivered = more.pop("cpu_percent", 20), more.pop("delivered", 1.0)
-        own = replace(
-            window({"s": shown}, step_id=step, seconds=seconds, window_id=step),
-            client=ClientResourceUse(elapsed_ms=elapsed_ms, cpu_ms=elapsed_ms * cpu_percent // 100),
-            connections=ConnectionTime(planned_ms=elapsed_ms, delivered_ms=round(elapsed_ms * delivered)),
-        )
-        return view(health, number=number, live=live(own), **more)
-
-    def look(self, *views: WorkerView, later_s: float = 1.0) -> SearchDecision | None:
-        self.now_s += later_s
-        number = self.controller.number
-        judged, order = self.controller.observe(views, self.now_s, queue_seen=False)
-        if judged is not None:
-            step, measured = judged
-            self.records.append(step_record("run", step, measured, SERVER_TIME))
-            self.windows[number] = [list(worker.live.windows) for worker in views if worker.live is not None]
-        return order
-
-    def step(self, shown: StatementTally = CALM, seconds: float = 10.0, **more: Any) -> SearchDecision | None:
-        """Request the next step where the search did not, and judge it."""
-        if not self.records:
-            self.look(view(number=0), view(number=1))
-        self.look(*(self.worker(number, shown, 1.5, **more) for number in range(2)))
-        return self.look(*(self.worker(number, shown, seconds, **more) for number in range(2)))
-
-    @property
-    def outcomes(self) -> list[tuple[int, str]]:
-        return [(record.target_connections, record.outcome) for record in self.records]
-
-    def result(self, *, valid: bool = True) -> dict[str, Any]:
-        found = self.controller.result(lambda step: merge(self.windows.get(step or 0, [])), valid=valid)
-        json.dumps(found)
-        return found
 
 
 def searched() -> Led:
@@ -185,6 +120,18 @@ def test_a_step_with_a_saturated_client_is_repeated_and_then_bounds_the_search()
     assert found["confidence"] == "high"
     assert "at least 15 connections held: limited by the client at 25" in found["reason"]
     assert led.controller.obstacle is None, "the baseline and the best step are fine, and they are what counts"
+    assert [step.target for step in led.controller.deciding_steps] == [5, 15]
+
+
+def test_a_failed_level_above_a_client_limit_decides_nothing() -> None:
+    led = Led()
+    for shown, cpu_percent in ((CALM, 20), (CALM, 20), (CALM, 20), (BAD, 20), (BAD, 97), (BAD, 97)):
+        led.step(shown, cpu_percent=cpu_percent)
+
+    assert [(step["target"], step["outcome"]) for step in led.result()["steps"]][3:] == [
+        (35, "DEGRADED"), (25, "CLIENT_LIMIT"), (25, "CLIENT_LIMIT")
+    ]  # fmt: skip
+    assert (led.result()["max_concurrency"], led.result()["result"]) == (15, "BOUNDED_MAX")
     assert [step.target for step in led.controller.deciding_steps] == [5, 15]
 
 
@@ -295,106 +242,3 @@ def test_a_worker_that_lives_but_does_not_get_to_its_level_has_not_delivered_it(
     assert order == StartStep(number=3, target=15)
     assert led.outcomes[-1] == (15, "CLIENT_LIMIT")
     assert "worker-1: the load of the step was not delivered for" in led.records[-1].reason
-
-
-# --- another leader --------------------------------------------------------------------------------------------------
-
-
-def test_a_search_that_is_led_on_knows_how_sure_its_steps_were() -> None:
-    before = Led()
-    for shown, seconds in ((CALM, 10.0), (UNCLEAR, 30.0), (CALM, 10.0), (BAD, 10.0)):
-        before.step(shown, seconds)
-    successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
-
-    unknown = successor.restore(before.records, before.windows.__getitem__)
-
-    assert unknown == ()
-    assert successor.search == before.controller.search
-    assert [step.low_confidence for step in successor.search.steps] == [False, True, False, False]
-    assert successor.result(lambda step: merge(before.windows[step or 0]), valid=True) == before.result()
-
-
-@pytest.mark.parametrize(("lost", "unsure"), [((2,), (2,)), ((2, 3), (2, 3)), ((1,), (1, 2, 3, 4))])
-def test_a_search_whose_measurements_are_partly_lost_is_restored(
-    lost: tuple[int, ...], unsure: tuple[int, ...]
-) -> None:
-    """A window may be unreadable. Without that of step 1, the baseline, no step can be judged again."""
-    before = Led()
-    for shown in (CALM, CALM, CALM, BAD):
-        before.step(shown)
-    successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
-
-    unknown = successor.restore(before.records, lambda number: [] if number in lost else before.windows[number])
-
-    assert unknown == unsure
-    assert tuple(step.number for step in successor.search.steps if step.low_confidence) == unsure
-    assert successor.search.target == before.controller.search.target
-    assert successor.result(lambda step: merge(before.windows[step or 0]), valid=False) is not None
-
-
-def test_a_client_limit_that_another_leader_found_stands() -> None:
-    before = Led()
-    before.step()
-    before.step(cpu_percent=97)
-    before.step(cpu_percent=97)
-    successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
-
-    assert successor.restore(before.records, before.windows.__getitem__) == ()
-    assert successor.search.target == before.controller.search.target == 5
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"outcome": "\x1b[2J"}, "step 2 has an unknown outcome"),
-        ({"target_connections": 10**37}, f"step 2 has {10**37} connections"),
-        ({"target_connections": -1}, "step 2 has -1 connections"),
-        ({"step_number": 10**37}, "step 2 is missing"),
-        (None, "row 'run, step 2' of FIND_MAX_STEP_HISTORY is unreadable: qps is 'many'"),
-    ],
-)
-def test_an_unreadable_step_ends_the_search_and_the_run_reports_it(change: Any, why: str) -> None:
-    before = Led()
-    for _ in range(3):
-        before.step()
-    first, second, third = before.records
-    if change is None:
-        error = RowUnreadable("FIND_MAX_STEP_HISTORY", "run, step 2", "qps is 'many'")
-        records = ParsedRows([first, third], [error])
-    else:
-        records = ParsedRows([first, replace(second, **change), third])
-    successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
-
-    successor.restore(records, lambda number: before.windows.get(number, []))
-
-    assert len(successor.search.steps) == 1
-    assert why in (successor.obstacle or "")
-    judged, order = successor.observe([view(number=0), view(number=1)], 1.0, queue_seen=False)
-    assert judged is None
-    assert isinstance(order, SearchFinished)
-    found = successor.result(lambda step: merge(before.windows.get(step or 0, [])), valid=False)
-    assert (found["max_concurrency"], found["result"], found["confidence"]) == (5, "BOUNDED_MAX", "low")
-
-
-def test_a_search_whose_leader_was_lost_has_a_result_of_its_known_steps() -> None:
-    """As recovery makes it, when no process leads the run any more."""
-    before = Led()
-    for _ in range(3):
-        before.step()
-    successor = FindMaxController(CONFIG, (), missing_s=MISSING_S)
-    successor.restore(before.records, before.windows.__getitem__)
-
-    successor.stop("its orchestrator was lost")
-
-    found = successor.result(lambda step: merge(before.windows.get(step or 0, [])), valid=False)
-    assert (found["max_concurrency"], found["result"], found["confidence"]) == (15, "BOUNDED_MAX", "low")
-    assert (found["decisive_step"], len(found["steps"])) == (2, 3)
-    assert found["reason"] == "at least 15 connections held: its orchestrator was lost"
-
-
-def test_a_search_that_measured_nothing_has_no_decisive_step() -> None:
-    controller = FindMaxController(CONFIG, (), missing_s=MISSING_S)
-    controller.stop("its orchestrator was lost")
-    found = controller.result(lambda _: merge([]), valid=False)
-    assert (found["max_concurrency"], found["result"], found["decisive_step"]) == (None, None, None)
-    assert "its orchestrator was lost" in found["reason"]

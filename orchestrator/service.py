@@ -20,7 +20,7 @@ from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.metrics.stalls import stall_warnings
-from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
+from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus, WorkerStatus
 from loadgen.report.summary import RunFacts, enrichment_document, summarize
 from loadgen.results.stored_summary import read_result
 from loadgen.rules.client_health import judge_client
@@ -286,6 +286,11 @@ class OrchestratorService:
         seen = [*client.warnings, *foreign.warnings, *login_warnings(delivered), *stall_warnings(merged.stalls)]
         surplus = surplus_warnings(merged, replay=scenario.load.replay is not None)
         seen += [*timing.warnings, *overload_warnings(delivered), *surplus, *dropped_warnings(rows)]
+        seen += [
+            f"the last heartbeat of {worker.worker_id} did not arrive: rows that it could not store may not be listed"
+            for worker in leader.workers
+            if worker.health is WorkerHealth.DONE and worker.status is not WorkerStatus.COMPLETED
+        ]
         evidence = Evidence(
             merged=merged,
             client=client,

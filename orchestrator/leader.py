@@ -21,12 +21,13 @@ from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.control.tables import run_control_events, run_measurements, run_status, test_results, worker_heartbeats
 from loadgen.control.tables.run_measurements import StepRecord
 from loadgen.control.tables.run_status import Fenced, Run, RunRollup, StatusChange
-from loadgen.errors import RunFailed
+from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.model.event import Stop
 from loadgen.model.run import Phase, RunStatus
 from loadgen.rules.plan import RunPlan, plan_run
 from loadgen.scenario.model import Scenario
+from loadgen.snowflake.connect import LOGIN_ERRORS
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from orchestrator.aggregation import RunAggregator, RunSnapshot, SnapshotBackfill, roll_up
@@ -184,10 +185,10 @@ class Leader:
                 self._tick_succeeded()
                 if ending is not None:
                     return ending
-            except ControlFailed as error:
+            except (ControlFailed, *LOGIN_ERRORS) as error:
                 self._tick_failed(error)
             except Fenced as error:
-                self._reclaim(error)
+                self._reclaim_or_wait(error)
             self._clock.wait(self._woken, due_s - self._now_s())
             self._woken.clear()
 
@@ -387,16 +388,24 @@ class Leader:
             event(log, logging.WARNING, "control_plane_back", missed_ticks=self._missed_ticks, away_s=away)
         self._answered_s, self._missed_ticks = now_s, 0
 
-    def _tick_failed(self, error: ControlFailed) -> None:
-        """The control plane did not answer. Workers continue with the plan. Only the first failure is a warning."""
-        if not error.failure.retryable:
+    def _tick_failed(self, error: LoadgenError) -> None:
+        """The control plane did not answer, or rejected the login after a lost connection. Workers continue with the
+        plan. Only the first failure is a warning."""
+        if isinstance(error, ControlFailed) and not error.failure.retryable:
             raise error
         level = logging.DEBUG if self._missed_ticks else logging.WARNING
         event(log, level, "tick_missed", what=str(error))
         self._missed_ticks += 1
         reason = decide_outage(self._now_s() - self._answered_s, self.limits.cost(self.warehouse_poller))
         if reason is not None:
-            raise RunFailed(reason) from error
+            raise RunFailed(f"{reason}: {error}") from error
+
+    def _reclaim_or_wait(self, error: Fenced) -> None:
+        """As _reclaim(). A rejected login is a missed tick; the next one claims the lease again."""
+        try:
+            self._reclaim(error)
+        except LOGIN_ERRORS as rejected:
+            self._tick_failed(rejected)
 
     def _reclaim(self, error: Fenced) -> None:
         event(log, logging.WARNING, "lease_lost", what=str(error))

@@ -20,7 +20,7 @@ from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.metrics.stalls import stall_warnings
-from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus, WorkerStatus
+from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.summary import RunFacts, enrichment_document, summarize
 from loadgen.results.stored_summary import read_result
 from loadgen.rules.client_health import judge_client
@@ -36,7 +36,8 @@ from loadgen.rules.validity import (
 )
 from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.model import EMBEDDED, Scenario
-from loadgen.snowflake.session import RetryPolicy
+from loadgen.snowflake.connect import LOGIN_ERRORS
+from loadgen.snowflake.session import RetryPolicy, is_retryable
 from loadgen.values import dataclass
 from loadgen.workload.pools import Pool
 from orchestrator.aggregation import RunSnapshot
@@ -241,25 +242,25 @@ class OrchestratorService:
         last = MoveRun(RunStatus(result.status), Phase.PROCESSING, reason)
         event(log, logging.INFO, "run_ended", run=run.run_id, verdict=summary["verdict"], why=summary["exit_reason"])
         unstored = self._store(leader, run.run_id, result)
-        if unstored is None or not unstored.failure.retryable:  # otherwise the control plane is unreachable
+        if unstored is None or not is_retryable(unstored):  # otherwise the control plane is unreachable
             try:
                 if not leader.while_leading(lambda: leader.move(leader.read_run(), last, verdict=summary["verdict"])):
                     raise RunFailed(f"run {run.run_id} could not be ended: it is {leader.read_run().status}")
-            except ControlFailed as error:
+            except (ControlFailed, *LOGIN_ERRORS) as error:
                 unstored = error
         if unstored is not None:  # the verdict is known, and does not change
             event(log, logging.WARNING, "result_not_stored", run=run.run_id, why=str(unstored))
             return FinishedRun(run_id=run.run_id, summary=summary, unstored=result)
         return FinishedRun(run_id=run.run_id, summary=summary)
 
-    def _store(self, leader: Leader, run_id: str, result: ResultRow) -> ControlFailed | None:
+    def _store(self, leader: Leader, run_id: str, result: ResultRow) -> LoadgenError | None:
         """Append the result of the run. Returns the error if it could not be stored."""
         try:
             test_results.append(leader.session, leader.retries, result, fresh=leader.leadership.is_first)
             if any(worker.health is WorkerHealth.DEAD for worker in leader.workers):
                 test_results.abandon(leader.session, leader.retries, run_id)
             return None
-        except ControlFailed as error:
+        except (ControlFailed, *LOGIN_ERRORS) as error:
             return error
 
     def _facts(self, leader: Leader, scenario: Scenario, ending: RunEnding, run: Run) -> RunFacts:
@@ -285,12 +286,7 @@ class OrchestratorService:
         foreign = self._foreign_load(leader, run, scenario, gathered, connections)
         seen = [*client.warnings, *foreign.warnings, *login_warnings(delivered), *stall_warnings(merged.stalls)]
         surplus = surplus_warnings(merged, replay=scenario.load.replay is not None)
-        seen += [*timing.warnings, *overload_warnings(delivered), *surplus, *dropped_warnings(rows)]
-        seen += [
-            f"the last heartbeat of {worker.worker_id} did not arrive: rows that it could not store may not be listed"
-            for worker in leader.workers
-            if worker.health is WorkerHealth.DONE and worker.status is not WorkerStatus.COMPLETED
-        ]
+        seen += [*timing.warnings, *overload_warnings(delivered), *surplus, *dropped_warnings(rows, leader.workers)]
         evidence = Evidence(
             merged=merged,
             client=client,

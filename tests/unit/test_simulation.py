@@ -1,6 +1,6 @@
 """The real orchestrators in simulated worlds where several try to lead a run; and the detection of mutations.
 
-test_simulation_flat, _stages, _rate and _find_max check the verdicts. To print the history of a world:
+test_simulation_flat, _stages, _rate, _find_max and _ends check the verdicts. To print the history of a world:
 `World(seed, "/tmp", contested=True, trace=print).run()`.
 """
 
@@ -15,16 +15,12 @@ import pytest
 from loadgen.control.session import load_queries, parse_row
 from loadgen.metrics.window import WindowRow
 from loadgen.model.event import EventType
-from loadgen.model.run import Phase, RunStatus, WorkerStatus
-from loadgen.snowflake.settings import CONTROL_MARGIN_S, CONTROL_STATEMENT_S
+from loadgen.model.run import Phase, RunStatus
 from tests.unit.simulation.histories import history_of, quiet
-from tests.unit.simulation.processes import SessionNetwork
 from tests.unit.simulation.rules import Mutation, Rule, Violation
 from tests.unit.simulation.scenarios import Kind
-from tests.unit.simulation.tables import STATUS as BEAT_STATUS
 from tests.unit.simulation.tables import Tables
 from tests.unit.simulation.truth import plan_zero_s, surplus
-from tests.unit.simulation.wires import RequestOutcome
 from tests.unit.simulation.world import TICK_ENDS, History, World
 
 __all__ = ["quiet"]
@@ -141,49 +137,6 @@ def test_a_run_without_faults_is_valid(kind: Kind, tmp_path: Path) -> None:
     for seed in range(CALM_SEARCHES if kind is Kind.FIND_MAX else CALM):
         history = World(seed, str(tmp_path), kind=kind, calm_latency_s=CALM_LATENCY_S).run()
         assert history.valid or history.forbids, f"seed {seed}: {history.summary['validity']}"
-
-
-def test_a_run_whose_last_heartbeats_do_not_arrive_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The results of its workers are stored, wherever these run."""
-    answered = SessionNetwork.outcome
-
-    def outcome(network: SessionNetwork, *, changes: bool) -> RequestOutcome:
-        world = network._world
-        is_last = network._role.endswith("heartbeat") and world.tables.status is RunStatus.STOPPING
-        return RequestOutcome.AWAY if is_last else answered(network, changes=changes)
-
-    monkeypatch.setattr(SessionNetwork, "outcome", outcome)
-    places = set()
-    for seed in range(4):
-        world = World(seed, str(tmp_path), kind=Kind.FLAT, calm_latency_s=CALM_LATENCY_S)
-        history = world.run()
-        places.add(world.elsewhere)
-        assert history.status is RunStatus.COMPLETED, f"seed {seed}: {history.summary}"
-        assert history.valid or history.forbids, f"seed {seed}: {history.summary['validity']}"
-    assert places == {True, False}
-
-
-def test_a_heartbeat_that_hangs_at_the_end_does_not_prevent_the_last_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answered, hung = SessionNetwork.outcome, set()
-
-    def outcome(network: SessionNetwork, *, changes: bool) -> RequestOutcome:
-        world, name = network._world, network._process.name
-        ends = network._role.endswith("heartbeat") and world.tables.status is RunStatus.STOPPING
-        if not ends or name in hung:
-            return answered(network, changes=changes)
-        hung.add(name)
-        return RequestOutcome.AWAY
-
-    monkeypatch.setattr(SessionNetwork, "outcome", outcome)
-    monkeypatch.setattr(SessionNetwork, "silence_s", lambda _: float(CONTROL_STATEMENT_S + CONTROL_MARGIN_S))
-    world = World(1, str(tmp_path), kind=Kind.FLAT, calm_latency_s=CALM_LATENCY_S, workers=2)
-
-    world.run()
-
-    assert len(hung) == 2
-    assert {row[BEAT_STATUS] for row in world.tables.beats.values()} == {WorkerStatus.COMPLETED}
 
 
 def test_no_more_connections_send_than_a_stage_has(tmp_path: Path) -> None:

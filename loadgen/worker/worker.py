@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 HARVEST_S = 1.0  # between collections of samples
 LOOK_S = 0.05  # between checks of a condition that is waited for
 STORE_S = 600.0  # for storing results and the query log
-LOGOUT_S = 2.0  # for the threads to close their sessions
+LOGOUT_S = 2.0  # for the threads to close their sessions, and to cancel the last statements
 HURRY_S = 1.5  # for storing results after a second signal; the rest is spooled
 
 
@@ -165,7 +165,7 @@ class Worker:
         if parts is not None:
             if shared.ending.replaced and self._collector is not None:
                 self._collector.stop_storing_windows()
-            drain(parts, shared, self._wait, hurry=self._hurry)
+            drain(parts, shared, self._wait, self._start, hurry=self._hurry)
             self._collect()
             self._collect()  # a window becomes final in the collection after the one with its last sample
             self._store(shared.ending)  # read again: an error during the drain outweighs an earlier reason
@@ -193,7 +193,8 @@ class Worker:
         return HURRIED_BEAT_S if self._hurry.is_set() or self._is_control_plane_lost else LAST_BEAT_S
 
     def _close_sessions(self) -> None:
-        """Wait until the threads have logged out at their end: otherwise the sessions stay open for hours."""
+        """Wait until the threads have logged out at their end: otherwise the sessions stay open for hours. Statements
+        that are not cancelled yet would continue on the server."""
         until_ns = self._clock.monotonic_ns() + round(LOGOUT_S * NS_PER_S)
         for thread in self._threads:
             thread.join(max(0.0, (until_ns - self._clock.monotonic_ns()) / NS_PER_S))

@@ -18,15 +18,16 @@ from typing import TypeVar
 from loadgen.clock import Clock
 from loadgen.control.lease import LeaseTimes
 from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.tables import run_control_events, run_measurements, run_status, worker_heartbeats
+from loadgen.control.tables import run_control_events, run_measurements, run_status, test_results, worker_heartbeats
 from loadgen.control.tables.run_measurements import StepRecord
 from loadgen.control.tables.run_status import Fenced, Run, RunRollup, StatusChange
-from loadgen.errors import RunFailed
+from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.model.event import Stop
 from loadgen.model.run import Phase, RunStatus
 from loadgen.rules.plan import RunPlan, plan_run
 from loadgen.scenario.model import Scenario
+from loadgen.snowflake.connect import LOGIN_ERRORS
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from orchestrator.aggregation import RunAggregator, RunSnapshot, SnapshotBackfill, roll_up
@@ -63,11 +64,13 @@ from orchestrator.worker_health import (
     LiveMetricsReader,
     LivenessTracker,
     ReplacementTracker,
+    WorkerHealth,
     WorkerView,
     assess_workers,
 )
 
 Result = TypeVar("Result")
+_ENDING = (RunStatus.STOPPING, RunStatus.CANCELLING)
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +162,7 @@ class Leader:
             self._state = replace(self._state, ending=ending, stop_published=True)
             self.stopped_s = planned_until_s(run_control_events.history(self.session, self._run_id))
         self.progress.remember_stored(run_measurements.read_windows(self.session, self._run_id))
-        self._observe_workers(())  # heartbeats carry what was measured and is not stored yet
+        self._observe_workers(run.status, ())  # heartbeats carry what was measured and is not stored yet
         self.progress.note(self.workers)
         if self.find_max is not None:
             steps = run_measurements.read_steps(self.session, self._run_id)
@@ -185,10 +188,10 @@ class Leader:
                 self._tick_succeeded()
                 if ending is not None:
                     return ending
-            except ControlFailed as error:
+            except (ControlFailed, *LOGIN_ERRORS) as error:
                 self._tick_failed(error)
             except Fenced as error:
-                self._reclaim(error)
+                self._reclaim_or_wait(error)
             self._clock.wait(self._woken, due_s - self._now_s())
             self._woken.clear()
 
@@ -279,7 +282,7 @@ class Leader:
             raise RunFailed(f"run {self._run_id} was ended by another process: {run.status}, {run.reason}")
         if run.status is RunStatus.RUNNING and self._publisher.zero is None:
             self._publisher.read_published()  # another leader has started the run meanwhile
-        now_s = self._observe_workers(ends)
+        now_s = self._observe_workers(run.status, ends)
         view = RunObservation(
             now_s=now_s,
             status=run.status,
@@ -296,14 +299,18 @@ class Leader:
         search = None if limit is not None else self._observe_search(view, measured_s)
         return replace(view, limit=limit, search=search), run
 
-    def _observe_workers(self, ends: Sequence[ProcessEnd]) -> float:
-        """Read the heartbeats and assess the workers. Returns the time of the observation."""
+    def _observe_workers(self, status: RunStatus, ends: Sequence[ProcessEnd]) -> float:
+        """Read the heartbeats and assess the workers. Returns the time of the observation. While the run ends, the
+        stored result of a worker stands for a last heartbeat that did not arrive."""
         rows = worker_heartbeats.read(self.session, self._run_id)
         self.limits.warn([str(error) for error in rows.unreadable[:1]])
         timing, now_s = self._policy.timing, self._now_s()
         silent_s = self._liveness.observe({row.identity.worker_id: row.beat.count for row in rows}, now_s)
         self.replacements.observe(rows)
-        self.workers = self._assess(rows, ends, silent_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
+        assess = partial(self._assess, rows, ends, silent_s, stale_s=timing.stale_s, dead_s=timing.dead_s)
+        self.workers = assess()
+        if status in _ENDING and any(worker.health is WorkerHealth.DEAD for worker in self.workers):
+            self.workers = assess(with_result=test_results.completed_workers(self.session, self._run_id))
         return now_s
 
     def _limit(self, view: RunObservation, measured_s: float) -> RunEnding | None:
@@ -384,16 +391,24 @@ class Leader:
             event(log, logging.WARNING, "control_plane_back", missed_ticks=self._missed_ticks, away_s=away)
         self._answered_s, self._missed_ticks = now_s, 0
 
-    def _tick_failed(self, error: ControlFailed) -> None:
-        """The control plane did not answer. Workers continue with the plan. Only the first failure is a warning."""
-        if not error.failure.retryable:
+    def _tick_failed(self, error: LoadgenError) -> None:
+        """The control plane did not answer, or rejected the login after a lost connection. Workers continue with the
+        plan. Only the first failure is a warning."""
+        if isinstance(error, ControlFailed) and not error.failure.retryable:
             raise error
         level = logging.DEBUG if self._missed_ticks else logging.WARNING
         event(log, level, "tick_missed", what=str(error))
         self._missed_ticks += 1
         reason = decide_outage(self._now_s() - self._answered_s, self.limits.cost(self.warehouse_poller))
         if reason is not None:
-            raise RunFailed(reason) from error
+            raise RunFailed(f"{reason}: {error}") from error
+
+    def _reclaim_or_wait(self, error: Fenced) -> None:
+        """As _reclaim(). A rejected login is a missed tick; the next one claims the lease again."""
+        try:
+            self._reclaim(error)
+        except LOGIN_ERRORS as rejected:
+            self._tick_failed(rejected)
 
     def _reclaim(self, error: Fenced) -> None:
         event(log, logging.WARNING, "lease_lost", what=str(error))

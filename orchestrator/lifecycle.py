@@ -355,8 +355,11 @@ def _signalled(state: LifecycleState, view: RunObservation) -> LifecycleState:
 
 def _with_losses(ending: RunEnding, view: RunObservation, policy: RunPolicy) -> RunEnding:
     """The ending, or FAILED because of a worker that was lost before it read STOP: the loss shows only in the drain."""
-    has_read_stop = (WorkerStatus.DRAINING, WorkerStatus.COMPLETED)
-    lost = [worker for worker in view.workers if worker.status not in has_read_stop]
+    lost = [
+        worker
+        for worker in view.workers
+        if worker.health is not WorkerHealth.DONE and worker.status is not WorkerStatus.DRAINING
+    ]
     fails = policy.on_worker_loss is OnWorkerLoss.FAIL or len(lost) == len(view.workers)
     if ending.status is not RunStatus.COMPLETED or not lost or not fails:
         return ending

@@ -31,6 +31,7 @@ from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_results import ResultRow, dropped_rows
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
+from loadgen.model.run import WorkerStatus
 from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.ident import Identifier
@@ -40,6 +41,7 @@ from orchestrator.leader import Leader
 from orchestrator.query_history import HistorySlice, QueryHistory, WarehouseUse, history_profile
 from orchestrator.run_result import MeasuredWindows
 from orchestrator.warehouse import target_warehouse
+from orchestrator.worker_health import WorkerHealth, WorkerView
 
 log = logging.getLogger(__name__)
 
@@ -263,9 +265,15 @@ _DROPPED = {
 }
 
 
-def dropped_warnings(rows: Sequence[ResultRow]) -> list[str]:
-    """Rows that workers neither stored nor spooled: a sentence for each worker and kind."""
-    return [
+def dropped_warnings(rows: Sequence[ResultRow], workers: Sequence[WorkerView]) -> list[str]:
+    """Rows that workers neither stored nor spooled: a sentence for each worker and kind; and workers that may not have
+    reported the rows that they could not store."""
+    unheard = [
+        f"the last heartbeat of {worker.worker_id} did not arrive: rows that it could not store may not be listed"
+        for worker in workers
+        if worker.health is WorkerHealth.DONE and worker.status is not WorkerStatus.COMPLETED
+    ]
+    return unheard + [
         f"{row.worker_id} dropped {count:,} {_DROPPED[kind]}"
         for row in rows
         for kind, count in dropped_rows(row).items()

@@ -37,7 +37,8 @@ from loadgen.rules.validity import (
 )
 from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.model import EMBEDDED, Scenario
-from loadgen.snowflake.session import RetryPolicy
+from loadgen.snowflake.connect import LOGIN_ERRORS
+from loadgen.snowflake.session import RetryPolicy, is_retryable
 from loadgen.values import dataclass
 from loadgen.workload.pools import Pool
 from orchestrator.aggregation import RunSnapshot
@@ -242,25 +243,25 @@ class OrchestratorService:
         last = MoveRun(RunStatus(result.status), Phase.PROCESSING, reason)
         event(log, logging.INFO, "run_ended", run=run.run_id, verdict=summary["verdict"], why=summary["exit_reason"])
         unstored = self._store(leader, run.run_id, result)
-        if unstored is None or not unstored.failure.retryable:  # otherwise the control plane is unreachable
+        if unstored is None or not is_retryable(unstored):  # otherwise the control plane is unreachable
             try:
                 if not leader.while_leading(lambda: leader.move(leader.read_run(), last, verdict=summary["verdict"])):
                     raise RunFailed(f"run {run.run_id} could not be ended: it is {leader.read_run().status}")
-            except ControlFailed as error:
+            except (ControlFailed, *LOGIN_ERRORS) as error:
                 unstored = error
         if unstored is not None:  # the verdict is known, and does not change
             event(log, logging.WARNING, "result_not_stored", run=run.run_id, why=str(unstored))
             return FinishedRun(run_id=run.run_id, summary=summary, unstored=result)
         return FinishedRun(run_id=run.run_id, summary=summary)
 
-    def _store(self, leader: Leader, run_id: str, result: ResultRow) -> ControlFailed | None:
+    def _store(self, leader: Leader, run_id: str, result: ResultRow) -> LoadgenError | None:
         """Append the result of the run. Returns the error if it could not be stored."""
         try:
             test_results.append(leader.session, leader.retries, result, fresh=leader.leadership.is_first)
             if any(worker.health is WorkerHealth.DEAD for worker in leader.workers):
                 test_results.abandon(leader.session, leader.retries, run_id)
             return None
-        except ControlFailed as error:
+        except (ControlFailed, *LOGIN_ERRORS) as error:
             return error
 
     def _facts(self, leader: Leader, scenario: Scenario, ending: RunEnding, run: Run) -> RunFacts:
@@ -285,7 +286,7 @@ class OrchestratorService:
         lost = [worker.why for worker in leader.workers if worker.health is WorkerHealth.DEAD]
         foreign = self._foreign_load(leader, run, scenario, gathered, connections)
         loads = _load_warnings(delivered, merged, replay=load.replay is not None)
-        seen = [*client.warnings, *foreign.warnings, *timing.warnings, *dropped_warnings(rows), *loads]
+        seen = [*client.warnings, *foreign.warnings, *timing.warnings, *dropped_warnings(rows, leader.workers), *loads]
         evidence = Evidence(
             merged=merged,
             client=client,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
@@ -18,17 +18,26 @@ class WorkerHealth(StrEnum):
     ALIVE = "ALIVE"
     STALE = "STALE"
     DEAD = "DEAD"  # no heartbeat for too long, its process ended early, or its last heartbeat reported DEAD
-    DONE = "DONE"  # its last heartbeat reported COMPLETED
+    DONE = "DONE"  # its last heartbeat reported COMPLETED, or its result is stored as that
 
 
 def worker_health(
-    status: WorkerStatus | None, *, process_ended: bool, silent_s: float, stale_s: float, dead_s: float
+    status: WorkerStatus | None,
+    *,
+    end: ProcessEnd | None,
+    has_result: bool,
+    silent_s: float,
+    stale_s: float,
+    dead_s: float,
 ) -> WorkerHealth:
-    """The health of a worker. `status`: in its last heartbeat, if any; `silent_s`: seconds without a new heartbeat."""
+    """The health of a worker. `status`: in its last heartbeat, if any; `has_result`: its complete result is stored;
+    `silent_s`: seconds without a new heartbeat."""
     if status is WorkerStatus.COMPLETED:
         return WorkerHealth.DONE
-    if status is WorkerStatus.DEAD or process_ended or silent_s > dead_s:
-        return WorkerHealth.DEAD
+    if status is WorkerStatus.DEAD or end is not None or silent_s > dead_s:
+        # A result is stored after all windows, so only the last heartbeat is missing: it was not answered in time.
+        complete = has_result and status not in (None, WorkerStatus.DEAD) and (end is None or end.code == 0)
+        return WorkerHealth.DONE if complete else WorkerHealth.DEAD
     if status is None:
         return WorkerHealth.MISSING
     return WorkerHealth.STALE if silent_s > stale_s else WorkerHealth.ALIVE
@@ -180,53 +189,38 @@ def assess_workers(
     *,
     stale_s: float,
     dead_s: float,
+    with_result: Collection[str] = (),
     reader: LiveMetricsReader | None = None,
 ) -> tuple[WorkerView, ...]:
-    """Every expected worker, in the order of their numbers. `reader` keeps what earlier calls have parsed."""
+    """Every expected worker, in the order of their numbers. `with_result`: those whose complete result is stored.
+    `reader` keeps what earlier calls have parsed."""
     reader = reader or LiveMetricsReader()
     by_id = {row.identity.worker_id: row for row in rows}
     ended = {end.worker_id: end for end in ends}
-    return tuple(
-        _view(
-            number,
-            worker_id,
-            by_id.get(worker_id),
-            ended.get(worker_id),
-            silent_s.get(worker_id, 0.0),
-            stale_s,
-            dead_s,
-            reader.read(by_id.get(worker_id)),
+    views = []
+    for number, worker_id in enumerate(expected):
+        row, end = by_id.get(worker_id), ended.get(worker_id)
+        own_silent_s = silent_s.get(worker_id, 0.0)
+        health = worker_health(
+            None if row is None else row.beat.status,
+            end=end,
+            has_result=worker_id in with_result,
+            silent_s=own_silent_s,
+            stale_s=stale_s,
+            dead_s=dead_s,
         )
-        for number, worker_id in enumerate(expected)
-    )
-
-
-def _view(
-    number: int,
-    worker_id: str,
-    row: HeartbeatRow | None,
-    end: ProcessEnd | None,
-    silent_s: float,
-    stale_s: float,
-    dead_s: float,
-    live: LiveMetrics | None,
-) -> WorkerView:
-    health = worker_health(
-        None if row is None else row.beat.status,
-        process_ended=end is not None,
-        silent_s=silent_s,
-        stale_s=stale_s,
-        dead_s=dead_s,
-    )
-    return WorkerView(
-        worker_id=worker_id,
-        worker_group_id=number,
-        health=health,
-        row=row,
-        live=live,
-        end=end,
-        silent_s=silent_s,
-    )
+        views.append(
+            WorkerView(
+                worker_id=worker_id,
+                worker_group_id=number,
+                health=health,
+                row=row,
+                live=reader.read(row),
+                end=end,
+                silent_s=own_silent_s,
+            )
+        )
+    return tuple(views)
 
 
 def _live(text: str) -> LiveMetrics | None:

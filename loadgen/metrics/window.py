@@ -58,7 +58,7 @@ class ClientResourceUse:
     gap_ms: int = 0  # in which the process was paused
     late: Histogram = EMPTY  # weighted by milliseconds
     sent_late: Histogram = EMPTY  # open loop, of each statement: sent - max(due, when its connection became free)
-    minute_cpu_ms: int = 0  # the highest CPU time of a minute; 0: the window was shorter, or it is unknown
+    minute_cpu_ms: int = 0  # the highest CPU time of a minute; 0: less than a minute was measured, or it is unknown
 
     def __add__(self, other: ClientResourceUse) -> ClientResourceUse:
         return ClientResourceUse(
@@ -79,7 +79,7 @@ class ClientResourceUse:
 
     @property
     def worst_cpu_percent(self) -> float | None:
-        """CPU percent of the busiest minute, or of the whole window if it is shorter."""
+        """CPU percent of the busiest minute, or of the whole window if that is higher."""
         mean = self.cpu_percent_of_core
         return None if mean is None else max(mean, 100.0 * self.minute_cpu_ms / MINUTE_MS)
 

@@ -256,6 +256,9 @@ def _facts(profile: ConnectionProfile, environ: Mapping[str, str]) -> dict[str, 
     }
 
 
+LOGIN_ERRORS = (ConnectFailed, PrivilegeMissing, ConfigurationError)  # raised by connect()
+
+
 def connect(
     profile: ConnectionProfile, settings: ConnectionSettings, *, environ: Mapping[str, str] = os.environ
 ) -> Connection:

@@ -23,6 +23,7 @@ from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.settings import SessionAffinity
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.snowflake.settings import CONTROL_MARGIN_S, CONTROL_STATEMENT_S
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments, labels_of
 from loadgen.worker.worker_state import ExitReason, WorkerSharedState, exit_reason_for
@@ -84,11 +85,13 @@ log = logging.getLogger(__name__)
 # A predecessor with the same id counts as dead after this silence, and after this number of missing heartbeats.
 PREDECESSOR_DEAD_S = 10.0
 PREDECESSOR_HEARTBEATS = 6
-LAST_BEAT_S = 5.0
+# For the last heartbeat: longer than one that is under way, and hangs, may take. Shorter when the worker has to hurry.
+LAST_BEAT_S = CONTROL_STATEMENT_S + CONTROL_MARGIN_S + 2.0
+HURRIED_BEAT_S = 5.0
 
 
 class Heartbeat:
-    """run() is the thread; finish() is for the main thread."""
+    """run() is the thread; finish() is for the main thread, which then waits for `said_last`."""
 
     def __init__(
         self,
@@ -107,13 +110,13 @@ class Heartbeat:
         self.registered = threading.Event()
         self.is_first = False  # True: no other process has had this worker id; valid once it is registered
         self._finishing = threading.Event()
-        self._said_last = threading.Event()
+        self.said_last = threading.Event()  # the last heartbeat is stored, or the thread has ended
 
     def run(self, retries: RetryPolicy) -> None:
         try:
             self._keep_beating(retries)
         finally:
-            self._said_last.set()
+            self.said_last.set()
             self._session.close()
 
     def _keep_beating(self, retries: RetryPolicy) -> None:
@@ -137,16 +140,15 @@ class Heartbeat:
                 break
             due_ns = max(due_ns + round(self.period_s * NS_PER_S), self._clock.monotonic_ns())
             self._clock.wait(self._finishing, (due_ns - self._clock.monotonic_ns()) / NS_PER_S)
-            if finishing:  # the last heartbeat failed: retry soon, until finish() has given up
-                self._clock.wait(self._said_last, 0.2)
+            if finishing:  # the last heartbeat failed: retry soon, until the process ends
+                self._clock.wait(self.said_last, 0.2)
 
     def _check(self, retries: RetryPolicy) -> Callable[[HeartbeatRow], None]:
         return lambda there: check_replacement_allowed(self._session, retries, there)
 
-    def finish(self) -> bool:
-        """Send the last heartbeat, with the final state. Returns True if it was stored, or if the thread has ended."""
+    def finish(self) -> None:
+        """Send the last heartbeat, with the final state."""
         self._finishing.set()
-        return self._clock.wait(self._said_last, LAST_BEAT_S)
 
     def _beat(self) -> bool:
         self._count += 1

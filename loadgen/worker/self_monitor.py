@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import field
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from loadgen.clock import Clock
 from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.recorder import Window
 from loadgen.metrics.window import GAP_NS, MINUTE_MS, PAUSE_NS, ClientResourceUse
+from loadgen.model.run import Phase
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.values import dataclass
 
@@ -150,6 +150,7 @@ class ClientResourceMeter:
 
     def __init__(self) -> None:
         self._accounts: dict[int, _Account] = {}
+        self._minute = _BusiestMinute()
         self._gaps: deque[WakeupDelay] = deque(maxlen=GAPS_KEPT)  # earlier pauses, which may have delayed a window
 
     def add(self, resources: ResourceReading, windows: Iterable[Window]) -> None:
@@ -159,6 +160,8 @@ class ClientResourceMeter:
                 self._accounts[window.window_id] = _Account()
                 self._accounts[window.window_id].held_up(self._gaps, window)
             self._accounts[window.window_id].add(resources, window)
+            if window.phase is Phase.MEASUREMENT:
+                self._minute.add(resources, window, self._accounts)
         self._gaps.extend(wait for wait in resources.waits if wait.late_ns >= GAP_NS)
 
     def add_lags(self, lags: deque[tuple[int, int]]) -> None:
@@ -199,8 +202,7 @@ class _Account:
     late: Histogram = EMPTY
     sent_late: Histogram = EMPTY
     held_up_ns: int = 0  # the part of the gaps before the window opened
-    minute: deque[tuple[int, int]] = field(default_factory=deque)  # the last minute: length and CPU of each reading
-    worst_cpu_ms: int = 0  # the highest CPU of any minute
+    worst_cpu_ms: int = 0  # the highest CPU of any minute that is partly inside
 
     def add(self, resources: ResourceReading, window: Window) -> None:
         inside_ns = _overlap_ns(resources.from_ns, resources.to_ns, window)
@@ -210,7 +212,6 @@ class _Account:
         self.machine_cpu_ns += round(share * resources.machine_cpu_ns)
         self.stolen_cpu_ns += round(share * resources.stolen_cpu_ns)
         self.cores = resources.cores
-        self._add_minute(inside_ns, round(share * resources.cpu_ns))
         self._wait(resources.waits, window)
 
     def held_up(self, gaps: Sequence[WakeupDelay], window: Window) -> None:
@@ -228,15 +229,6 @@ class _Account:
         late_ns = np.array([wait.late_ns for wait in waits], np.int64)
         self.late += Histogram.weighted(late_ns, np.array([round(part / NS_PER_MS) for part in inside], np.int64))
 
-    def _add_minute(self, inside_ns: int, cpu_ns: int) -> None:
-        self.minute.append((inside_ns, cpu_ns))
-        lasted_ns = sum(part_ns for part_ns, _ in self.minute)
-        while lasted_ns - self.minute[0][0] >= MINUTE_MS * NS_PER_MS:
-            lasted_ns -= self.minute.popleft()[0]
-        if lasted_ns >= MINUTE_MS * NS_PER_MS:  # it may be slightly longer
-            used_ns = sum(part_ns for _, part_ns in self.minute)
-            self.worst_cpu_ms = max(self.worst_cpu_ms, used_ns * MINUTE_MS // lasted_ns)
-
     def effect(self) -> ClientResourceUse:
         return ClientResourceUse(
             elapsed_ms=self.elapsed_ns // NS_PER_MS,
@@ -249,6 +241,44 @@ class _Account:
             sent_late=self.sent_late,
             minute_cpu_ms=self.worst_cpu_ms,
         )
+
+
+class _MeasuredPart(NamedTuple):
+    """The part of a reading inside a window."""
+
+    window_id: int
+    to_ns: int
+    lasted_ns: int
+    cpu_ns: float
+
+
+class _BusiestMinute:
+    """The last minute of measurement, across the borders of stages: a busy minute must not hide in two of them. The
+    steps of a search do not follow each other at once, so each step has its own minutes."""
+
+    def __init__(self) -> None:
+        self._parts: deque[_MeasuredPart] = deque()
+
+    def add(self, resources: ResourceReading, window: Window, accounts: Mapping[int, _Account]) -> None:
+        """Add the part of a reading inside a window, and note the CPU of the minute in all windows that it is part of.
+        A window that is stored already keeps its figure; the later one has it."""
+        parts, to_ns = self._parts, min(resources.to_ns, window.closed_ns or resources.to_ns)
+        from_ns = max(resources.from_ns, window.begins_ns)
+        if to_ns <= from_ns:
+            return
+        if parts and from_ns > parts[-1].to_ns:
+            parts.clear()
+        lasted_ns = to_ns - max(from_ns, parts[-1].to_ns if parts else from_ns)
+        share = lasted_ns / (resources.to_ns - resources.from_ns)
+        parts.append(_MeasuredPart(window.window_id, to_ns, lasted_ns, share * resources.cpu_ns))
+        total_ns = sum(part.lasted_ns for part in parts)
+        while total_ns - parts[0].lasted_ns >= MINUTE_MS * NS_PER_MS:
+            total_ns -= parts.popleft().lasted_ns
+        if total_ns >= MINUTE_MS * NS_PER_MS:  # it may be slightly longer
+            used_ms = round(sum(part.cpu_ns for part in parts)) * MINUTE_MS // total_ns
+            for account in (accounts.get(window_id) for window_id in {part.window_id for part in parts}):
+                if account is not None:
+                    account.worst_cpu_ms = max(account.worst_cpu_ms, used_ms)
 
 
 def _overlap_ns(from_ns: int, to_ns: int, window: Window) -> int:

@@ -248,16 +248,22 @@ class DrainWait(Protocol):
         """Wait until `done`, the limit, or `unless` is set. Samples are collected meanwhile."""
 
 
-def drain(parts: WorkerComponents, shared: WorkerSharedState, wait: DrainWait, *, hurry: threading.Event) -> None:
-    """End the load: let statements finish, cancel the others, count unsent arrivals. For the main thread. After one
-    more collection every sample is recorded."""
+def drain(
+    parts: WorkerComponents,
+    shared: WorkerSharedState,
+    wait: DrainWait,
+    start: Callable[[str, Callable[[], None]], None],
+    *,
+    hurry: threading.Event,
+) -> None:
+    """End the load: let statements finish, cancel the others, count unsent arrivals. For the main thread. `start`
+    starts a thread of the worker. After one more collection every sample is recorded."""
     parts.ramp_controller.finish()
     wait(lambda: parts.pool.drained, lambda: shared.drain_s, unless=hurry)
     sessions = parts.pool.cancel()
     if sessions:
         shared.say("WARNING", f"still running, and now cancelled: {counted(len(sessions), 'statement')}")
-        work = threading.Thread(target=_cancel, args=(parts, sessions), name="cancel", daemon=True)
-        work.start()
+        start("cancel", partial(_cancel, parts, sessions))
         wait(lambda: parts.pool.drained, lambda: FORCED_CANCEL_S if hurry.is_set() else CANCEL_S)
     abandoned = parts.pool.abandon()
     if abandoned:

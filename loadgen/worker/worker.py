@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from loadgen.clock import Clock, SystemClock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession, OpenSession
-from loadgen.control.tables import run_measurements, run_status, value_pools
+from loadgen.control.tables import run_measurements, run_status, test_results, value_pools
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
@@ -38,7 +38,7 @@ from loadgen.worker.arguments import InvalidWorkerArguments, WorkerArguments
 from loadgen.worker.collector import MetricsCollector
 from loadgen.worker.control_loop import ControlLoop, ControlPlaneWatchdog
 from loadgen.worker.flush import ResultFlusher, lock_spool_folder, started_row, worker_spool_folder
-from loadgen.worker.heartbeat import Heartbeat, identity_of
+from loadgen.worker.heartbeat import HURRIED_BEAT_S, LAST_BEAT_S, Heartbeat, identity_of
 from loadgen.worker.self_monitor import SelfMonitor
 from loadgen.worker.startup import WorkerComponents, assemble, compose, drain, open_connections
 from loadgen.worker.worker_state import ExitReason, WorkerSharedState, exit_reason_for
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 HARVEST_S = 1.0  # between collections of samples
 LOOK_S = 0.05  # between checks of a condition that is waited for
 STORE_S = 600.0  # for storing results and the query log
-LOGOUT_S = 2.0  # for the threads to close their sessions
+LOGOUT_S = 2.0  # for the threads to close their sessions, and to cancel the last statements
 HURRY_S = 1.5  # for storing results after a second signal; the rest is spooled
 
 
@@ -165,7 +165,7 @@ class Worker:
         if parts is not None:
             if shared.ending.replaced and self._collector is not None:
                 self._collector.stop_storing_windows()
-            drain(parts, shared, self._wait, hurry=self._hurry)
+            drain(parts, shared, self._wait, self._start, hurry=self._hurry)
             self._collect()
             self._collect()  # a window becomes final in the collection after the one with its last sample
             self._store(shared.ending)  # read again: an error during the drain outweighs an earlier reason
@@ -185,11 +185,16 @@ class Worker:
             sys.stderr.write(f"{me.worker_id}: not everything was stored; store it with `loadgen upload {me.run_id}`\n")
         sys.stderr.flush()
         self._heartbeat.finish()
+        self._wait_with(lambda: False, self._last_beat_limit_s, self._heartbeat.said_last, lambda: None)
         self._close_sessions()
         return int(ending.code)
 
+    def _last_beat_limit_s(self) -> float:
+        return HURRIED_BEAT_S if self._hurry.is_set() or self._is_control_plane_lost else LAST_BEAT_S
+
     def _close_sessions(self) -> None:
-        """Wait until the threads have logged out at their end: otherwise the sessions stay open for hours."""
+        """Wait until the threads have logged out at their end: otherwise the sessions stay open for hours. Statements
+        that are not cancelled yet would continue on the server."""
         until_ns = self._clock.monotonic_ns() + round(LOGOUT_S * NS_PER_S)
         for thread in self._threads:
             thread.join(max(0.0, (until_ns - self._clock.monotonic_ns()) / NS_PER_S))
@@ -233,7 +238,7 @@ class Worker:
         self._collector.close_log()
         clean = ending.code is WorkerExit.CLEAN
         self._shared.say("INFO" if clean else "ERROR", f"ended: {ending.error or ending.signal or 'as ordered'}")
-        status = "COMPLETED" if clean else "FAILED"
+        status = test_results.COMPLETED if clean else "FAILED"
         self._result = self._collector.result(status, self._created_at, self._template_id)
         if not self._is_control_plane_lost:
             self._storing.set()

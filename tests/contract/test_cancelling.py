@@ -18,6 +18,7 @@ from loadgen.snowflake import driver
 from loadgen.snowflake.connect import connect as open_session
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, find_profile
 from loadgen.snowflake.settings import load_settings
+from loadgen.worker import sessions as worker_sessions
 from loadgen.worker.sessions import LoadSessions
 from tests.embedded_server import EmbeddedServer
 
@@ -49,7 +50,37 @@ def test_a_session_that_cannot_be_cancelled_does_not_keep_the_others(
         sessions.cancel([one.session_id for one in running])
 
     _until(lambda: _waiting(server, running) == 1)
-    sessions.cancel([running[0].session_id])
+    sessions.cancel([one.session_id for one in running])
+    for thread in threads:
+        thread.join()
+
+
+def test_a_session_whose_cancellation_hangs_does_not_delay_the_others(
+    server: EmbeddedServer, scenario: Scenario, connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = [connect(user="loadgen") for _ in range(5)]
+    threads = [threading.Thread(target=_wait, args=(one,), name="waits") for one in running]
+    for thread in threads:
+        thread.start()
+    _until(lambda: _waiting(server, running) == 5)
+    server.fault(match=CANCEL, kind="hang", count=2)
+    sessions = LoadSessions(scenario, run_id="r", worker_id="w", environ={EMBEDDED_ADDRESS: server.address})
+    monkeypatch.setattr(worker_sessions, "CANCEL_LIMIT_S", 5)
+    failed: list[RunFailed] = []
+
+    def cancel() -> None:
+        with pytest.raises(RunFailed, match="2 of 5 sessions could not be cancelled") as error:
+            sessions.cancel([one.session_id for one in running])
+        failed.append(error.value)
+
+    work = threading.Thread(target=cancel, name="cancels")
+    work.start()
+    _until(lambda: _waiting(server, running) == 2)
+
+    assert not failed, "the first two still hang"
+    work.join()
+    assert failed
+    sessions.cancel([one.session_id for one in running])
     for thread in threads:
         thread.join()
 

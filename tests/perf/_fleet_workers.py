@@ -51,7 +51,7 @@ from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.commands import CommandQueue
 from loadgen.worker.control_loop import ControlLoop
 from loadgen.worker.flush import ResultFlusher, result_row, started_row
-from loadgen.worker.heartbeat import Heartbeat, identity_of
+from loadgen.worker.heartbeat import LAST_BEAT_S, Heartbeat, identity_of
 from loadgen.worker.worker_state import WorkerSharedState
 
 STATEMENTS = ("point_lookup", "pay", "checkout")
@@ -177,6 +177,7 @@ class CountingWorker:
         self._flush.finish(retries, result, None)
         self.shared.advance(WorkerStatus.COMPLETED)
         self._beats.finish()
+        self._beats.said_last.wait(LAST_BEAT_S)
         self._stopping.set()
         self._flush.session.close()
 

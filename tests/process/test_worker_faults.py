@@ -15,6 +15,7 @@ import pytest
 from loadgen.control.tables.run_status import server_time
 from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat
 from loadgen.model.run import Phase, RunStatus
+from loadgen.worker.startup import FORCED_CANCEL_S
 from tests.embedded_server import EmbeddedServer
 from tests.process.worker_driver import GET, Led, Worker, WorkerHarness, adds_up, worker_harness
 from tests.processes import wait_until
@@ -286,6 +287,28 @@ def test_a_second_sigterm_cancels_what_is_under_way(harness: WorkerHarness) -> N
 
     _check_cancelled(run, worker, 2)
     assert [str(line["error_code"]) for line in run.history(Phase.MEASUREMENT)] == ["604", "604"]
+
+
+@pytest.mark.slow
+def test_a_worker_that_hurries_does_not_end_before_it_has_cancelled_its_statements(
+    harness: WorkerHarness, server: EmbeddedServer
+) -> None:
+    """Logging in takes longer than the worker waits for the statements to return."""
+    run = harness.run(
+        {"connections": 2}, statements=[LONG], target={"statement_timeout": "300s"}, timing={"drain_interrupt": "300s"}
+    )
+    worker = run.started()
+    run.wait_beat(_executes(2), "both execute", worker)
+    worker.signal(signal.SIGTERM)
+    run.wait_status("DRAINING", worker)
+    since_ms = server.now_ms()
+    server.fault(match=LOGIN, kind="latency", ms=1_000 * FORCED_CANCEL_S + 500, count=2)
+
+    worker.signal(signal.SIGTERM)
+
+    _check_cancelled(run, worker, 2)
+    sent = server.ask(f"/__loadgen/journal?match=CANCEL_ALL_QUERIES&since={since_ms}")
+    assert len(sent) == 2
 
 
 def _check_cancelled(run: Led, worker: Worker, cancelled: int) -> None:

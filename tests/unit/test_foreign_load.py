@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from loadgen.control.tables.run_measurements import StepRecord, WarehousePoll
+from loadgen.model.run import WorkerStatus
 from loadgen.snowflake.profile_lookup import find_profile
 from orchestrator.query_history import HistoryFailed, HistorySlice, QueryHistory, WarehouseUse
 from orchestrator.run_environment import (
@@ -20,7 +21,9 @@ from orchestrator.run_environment import (
     own_load_of_steps,
     unobserved_load,
 )
+from orchestrator.worker_health import WorkerHealth
 from tests.control_plane import result_row
+from tests.unit.orchestrator_builders import view
 
 ZERO = datetime.fromisoformat("2026-11-15T02:00:00")
 OWN = [OwnLoad(begin=ZERO + timedelta(seconds=10), end=ZERO + timedelta(seconds=40), statements=8)]
@@ -141,7 +144,11 @@ def test_rows_that_workers_dropped_are_reported_by_worker_and_kind():
         result_row("r", worker_id=None, summary=told),
     ]
 
-    assert dropped_warnings(rows) == [
+    unheard = view(WorkerHealth.DONE, WorkerStatus.RUNNING, number=4)
+    workers = [view(WorkerHealth.DONE, WorkerStatus.COMPLETED), view(WorkerHealth.DEAD, number=3), unheard]
+
+    assert dropped_warnings(rows, workers) == [
+        "the last heartbeat of worker-4 did not arrive: rows that it could not store may not be listed",
         "worker-0 dropped 1,234 rows of its query log (query_log.max_rows)",
         "worker-0 dropped 2 seconds of its snapshots, while the control plane did not accept them",
         "worker-1 dropped 7 lines of its log, while the control plane did not accept them",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus, check_transition
+from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus, WorkerStatus, check_transition
 from loadgen.rules.plan import plan_run
 from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, OnWorkerLoss
 from loadgen.scenario.settings import TimingSettings
@@ -34,7 +36,9 @@ from orchestrator.lifecycle import (
     after_action,
     decide,
 )
-from orchestrator.worker_health import WorkerView
+from orchestrator.spawn.spawner import ProcessEnd
+from orchestrator.worker_health import WorkerHealth, WorkerView
+from tests.unit.find_max_builders import CALM, Led
 from tests.unit.lifecycle_builders import (
     CONNECTING,
     DONE,
@@ -51,9 +55,9 @@ from tests.unit.lifecycle_builders import (
     WISH,
     P,
     R,
+    W,
 )
-from tests.unit.orchestrator_builders import view
-from tests.unit.test_find_max_controller import CALM, Led
+from tests.unit.orchestrator_builders import end, view
 
 
 class World:
@@ -173,6 +177,18 @@ def test_the_states_of_a_run_without_faults() -> None:
         (77, R.STOPPING, P.COOLDOWN),
     ]
     assert world.ending == DONE_BY_PLAN
+
+
+@given(st.sampled_from([W.WAITING, W.RUNNING, W.DRAINING, W.COMPLETED]), st.sampled_from([None, end(code=0)]))
+def test_a_run_whose_workers_are_done_is_complete_whatever_their_last_heartbeats_were(
+    status: WorkerStatus, ended: ProcessEnd | None
+) -> None:
+    state = LifecycleState(since_s=0.0, status=R.STOPPING, ending=DONE_BY_PLAN, stop_published=True)
+    seen = replace(observed(None, R.STOPPING), workers=(DONE, view(WorkerHealth.DONE, status, ended=ended)))
+
+    _, actions = decide(state, seen, RULES)
+
+    assert actions == (FinishRun(DONE_BY_PLAN),)
 
 
 # --- what is decided of a search -------------------------------------------------------------------------------------

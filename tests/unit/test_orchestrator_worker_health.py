@@ -146,6 +146,29 @@ def test_health(
     assert (worker.health, worker.is_ready, worker.is_over) == (health, ready, over)
 
 
+@pytest.mark.parametrize("status", [None, *S])
+@pytest.mark.parametrize("ended", [None, end(code=0), end(code=4), end()])
+@pytest.mark.parametrize("has_result", [True, False])
+def test_a_worker_whose_result_is_stored_needs_no_last_heartbeat(
+    status: WorkerStatus | None, ended: ProcessEnd | None, has_result: bool
+) -> None:
+    """Windows are stored before the result. Without it, exit code 0 is no proof that they are stored."""
+    rows, ends = () if status is None else (row(status=status),), () if ended is None else (ended,)
+    (worker,) = assess_workers(
+        ["worker-0"],
+        rows,
+        ends,
+        {"worker-0": DEAD_S + 1},
+        stale_s=STALE_S,
+        dead_s=DEAD_S,
+        with_result=["worker-0"] if has_result else [],
+    )
+    is_complete = has_result and status not in (None, S.DEAD) and (ended is None or ended.code == 0)
+    done = status is S.COMPLETED or is_complete
+    assert worker.health is (WorkerHealth.DONE if done else WorkerHealth.DEAD)
+    assert worker.is_over
+
+
 def test_all_expected_workers_are_listed_in_order_and_unknown_ones_are_not() -> None:
     views = views_of(row("worker-2"), row("worker-7"), row("worker-0"), expected=3)
     assert [(worker.worker_id, worker.health) for worker in views] == [

@@ -1,6 +1,6 @@
 """The real orchestrators in simulated worlds where several try to lead a run; and the detection of mutations.
 
-test_simulation_flat, _stages, _rate and _find_max check the verdicts. To print the history of a world:
+test_simulation_flat, _stages, _rate, _find_max and _ends check the verdicts. To print the history of a world:
 `World(seed, "/tmp", contested=True, trace=print).run()`.
 """
 

@@ -280,3 +280,54 @@ def test_a_busy_minute_counts_at_any_time_and_at_the_end_too() -> None:
 
         assert effect is not None
         assert effect.worst_cpu_percent == pytest.approx(95.0), first
+
+
+@given(st.lists(st.integers(5, 120), min_size=1, max_size=5), st.integers(0, 120), st.booleans())
+def test_a_busy_minute_is_found_wherever_stages_begin(stages_s: list[int], busy_s: int, warms_up: bool) -> None:
+    """The busiest minute of the run is the busiest minute of a stage; the warm-up is no part of it."""
+    windows, meter, length_s = WindowRegistry(), ClientResourceMeter(), sum(stages_s) + 60
+    begins_s = {sum(stages_s[:number]): number for number in range(len(stages_s) + 1)}
+    for second_s in range(length_s + 60):
+        if second_s == 0:
+            windows.open(99, phase=Phase.WARMUP, at_ns=0)
+        if (number := begins_s.get(second_s - 60)) is not None:
+            windows.open(number, phase=Phase.MEASUREMENT, at_ns=second_s * NS_PER_S, step_id=number)
+        is_busy = second_s < 60 if warms_up else busy_s <= second_s - 60 < busy_s + 60
+        meter.add(second(second_s + 1, cpu_ms=900 if is_busy else 100), windows.held())
+
+    effects = [effect for number in begins_s.values() if (effect := meter.effect(number)) is not None]
+    worst_percent = max(effect.minute_cpu_ms for effect in effects) / 600
+    within_s = 0 if warms_up else max(0, min(60, length_s - busy_s))
+
+    assert len(effects) == len(stages_s) + 1
+    assert worst_percent == pytest.approx(10.0 + 80.0 * within_s / 60)
+
+
+def test_a_busy_minute_is_noted_in_every_stage_that_it_is_part_of() -> None:
+    windows, meter = WindowRegistry(), ClientResourceMeter()
+    for number in range(1, 201):
+        if number in (1, 91, 181):
+            windows.open(number, phase=Phase.MEASUREMENT, at_ns=(number - 1) * NS_PER_S, step_id=number)
+        meter.add(second(number, cpu_ms=1_000 if 60 < number <= 120 else 400), windows.held())
+
+    worst = {number: effect.worst_cpu_percent for number in (1, 91, 181) if (effect := meter.effect(number))}
+
+    assert worst == {1: pytest.approx(100.0), 91: pytest.approx(100.0), 181: pytest.approx(40.0)}
+
+
+def test_the_minutes_of_a_step_of_a_search_are_its_own() -> None:
+    """A step that does not decide must not spoil the next one."""
+    windows, meter = WindowRegistry(), ClientResourceMeter()
+    windows.open(1, phase=Phase.MEASUREMENT, at_ns=0, step_id=1)
+    for number in range(1, 91):
+        meter.add(second(number, cpu_ms=1_000), windows.held())
+    windows.open(2, phase=Phase.WARMUP, at_ns=90 * NS_PER_S)
+    meter.add(second(91, cpu_ms=1_000), windows.held())
+    windows.open(3, phase=Phase.MEASUREMENT, at_ns=91 * NS_PER_S, step_id=2)
+    for number in range(92, 182):
+        meter.add(second(number, cpu_ms=100), windows.held())
+
+    effect = meter.effect(3)
+
+    assert effect is not None
+    assert effect.worst_cpu_percent == pytest.approx(10.0)

@@ -25,6 +25,7 @@ from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
 _Q = load_queries("test_results")
+COMPLETED = "COMPLETED"  # the status of the result of a worker that ended as ordered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +129,12 @@ def amend(session: ControlSession, retries: RetryPolicy, run_id: str, summary: s
 def read(session: ControlSession, run_id: str) -> ParsedRows[tuple[ResultRow, datetime]]:
     """The result of the run, followed by those of the workers, each with its END_TIME."""
     return read_rows(session.fetch(_Q["read"], run_id), _result)
+
+
+def completed_workers(session: ControlSession, run_id: str) -> frozenset[str]:
+    """The workers that have ended as ordered and stored all of their windows: their result is stored after these."""
+    rows = (row for row, _ in read(session, run_id))
+    return frozenset(row.worker_id for row in rows if row.worker_id is not None and row.status == COMPLETED)
 
 
 def stored_summary(session: ControlSession, run_id: str) -> str | None:

@@ -84,6 +84,10 @@ class StandardTables:
         """The row of the run itself."""
         return next((row for row in self.results if row[2] is None), None)
 
+    def completed_workers(self) -> set[str]:
+        """The workers whose result says that they ended as ordered."""
+        return {row[2] for row in self.results if row[2] is not None and row[STATUS] == "COMPLETED"}
+
     def _test_results_append(self, *row: Any) -> Commit:
         def commit() -> int:
             self.results.append([*row[:7], self._moment(self.now_s), *row[7:]])

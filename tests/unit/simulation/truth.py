@@ -81,8 +81,7 @@ def truth_of(
     never.
 
     All windows of a worker deviate from the plan by the same error (`shifts_s`), which shortens none. Within the
-    tolerance,
-    the upper bound is counted at the times of the worker's windows.
+    tolerance, the upper bound is counted at the times of the worker's windows.
     """
     found = _truth(scenario, target, zero_s, {})
     if zero_s is None or found.lowest() >= BAND:
@@ -258,6 +257,7 @@ _POLLED_AT = 2  # the place of TIMESTAMP in a row of WAREHOUSE_POLL_SNAPSHOTS
 def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[str]]:
     """Reasons other than load that forbid VALID, and reasons that allow either verdict."""
     forbids, leaves_open = [], []
+    stored = world.tables.completed_workers()
     records = world.target.records.values()
     if sum(record.tried for record in records) < SAMPLES_MIN:
         forbids.append("too few samples")
@@ -267,8 +267,8 @@ def other_reasons(world: World, zero_s: float | None) -> tuple[list[str], list[s
         if worker.code != 0:
             leaves_open.append(f"{worker.name} ended with {worker.code}")
         beat = world.tables.beats.get(worker.worker_id)
-        if beat is None or beat[STATUS] != WorkerStatus.COMPLETED:
-            leaves_open.append(f"the last beat of {worker.name} did not arrive")
+        if (beat is None or beat[STATUS] != WorkerStatus.COMPLETED) and worker.worker_id not in stored:
+            leaves_open.append(f"neither the last beat nor the result of {worker.name} arrived")
         if world.tables.longest_silence_s[worker.worker_id] > world.scenario.timing.dead_s - SILENCE_MARGIN_S:
             leaves_open.append(f"{worker.name} was silent for as long as a dead worker is")
     if world.tables.status is RunStatus.CANCELLED:

@@ -91,17 +91,17 @@ class LiveHistory:
     _scope: Scope | None = None
     _windows: dict[tuple[str, int], WindowResult] = field(default_factory=dict)  # of the scope
 
-    def note(self, look: DisplaySnapshot) -> None:
-        self._measures_s = look.measures_s
-        for worker in look.workers:
+    def note(self, snapshot: DisplaySnapshot) -> None:
+        self._measures_s = snapshot.measures_s
+        for worker in snapshot.workers:
             for window in worker.live.windows if worker.live is not None else ():
                 self._remember(worker.worker_id, window)
-        if look.run.start_time is None:
+        if snapshot.run.start_time is None:
             return
         if self._rows is None:
-            self._rows = SecondAggregator(look.run.start_time)
-        changed = self._put(self._rows, look)
-        before, self._through = self._through, max(self._through, _known_of_all(self._rows, look))
+            self._rows = SecondAggregator(snapshot.run.start_time)
+        changed = self._put(self._rows, snapshot)
+        before, self._through = self._through, max(self._through, _known_of_all(self._rows, snapshot))
         changed |= {number for number in self._rows.numbers if before < number <= self._through}
         reached = {
             later for number in changed for later in range(number, number + RECENT_S)
@@ -171,10 +171,10 @@ class LiveHistory:
 
     # --- one snapshot ------------------------------------------------------------------------------------------------
 
-    def _put(self, rows: SecondAggregator, look: DisplaySnapshot) -> set[int]:
+    def _put(self, rows: SecondAggregator, snapshot: DisplaySnapshot) -> set[int]:
         """Add seconds to their rows: stored ones, then newer ones from heartbeats. Returns the changed rows."""
-        reported = [(second.worker_id, second) for second in look.stored]
-        for worker in look.workers:
+        reported = [(second.worker_id, second) for second in snapshot.stored]
+        for worker in snapshot.workers:
             seconds = worker.live.seconds if worker.live is not None else ()
             reported += [(worker.worker_id, _of_beat(worker.worker_id, second)) for second in seconds]
         changed = set()
@@ -241,9 +241,11 @@ class LiveHistory:
             self._errors[worker_id, window.window_id] = window.tally.errors
 
 
-def _known_of_all(rows: SecondAggregator, look: DisplaySnapshot) -> int:
+def _known_of_all(rows: SecondAggregator, snapshot: DisplaySnapshot) -> int:
     """The newest row that all active workers have reported; without active workers, the newest row."""
-    working = [worker.worker_id for worker in look.workers if not worker.state.is_over and worker.state not in _QUIET]
+    working = [
+        worker.worker_id for worker in snapshot.workers if not worker.state.is_over and worker.state not in _QUIET
+    ]
     last_rows = [rows.last(worker_id) for worker_id in working]
     if not last_rows:
         return max(rows.numbers, default=-1)

@@ -353,7 +353,7 @@ _FIND_MAX_STAGES = {
 
 
 def find_max(view: ScreenState, width: int, limit: int) -> list[Text]:
-    search = view.ladder
+    search = view.find_max
     if search is None:
         return []
     lines = [_find_max_head(search, view)]
@@ -361,16 +361,18 @@ def find_max(view: ScreenState, width: int, limit: int) -> list[Text]:
     if room > 0 and (where := _find_max_position(search)) is not None:
         room -= 1
         lines.append(where)
-    if room > 0 and search.rungs:
-        rungs = [_step_lines(rung, width) for rung in reversed(search.rungs)]
-        shown = whole(rungs, room) or [rungs[0][:room]]
-        lines += [line for rung in reversed(shown) for line in rung]
+    if room > 0 and search.steps:
+        steps = [_step_lines(step, width) for step in reversed(search.steps)]
+        shown = whole(steps, room) or [steps[0][:room]]
+        lines += [line for step in reversed(shown) for line in step]
     return lines
 
 
-def find_max_lines(view: ScreenState, width: int, rungs: int) -> int:
+def find_max_lines(view: ScreenState, width: int, steps: int) -> int:
     """The state of a search, with its last steps."""
-    return 0 if view.ladder is None else 2 + sum(len(_step_lines(rung, width)) for rung in view.ladder.rungs[-rungs:])
+    return (
+        0 if view.find_max is None else 2 + sum(len(_step_lines(step, width)) for step in view.find_max.steps[-steps:])
+    )
 
 
 def _find_max_head(search: FindMaxStatus, view: ScreenState) -> Text:
@@ -398,19 +400,19 @@ def _find_max_position(search: FindMaxStatus) -> Text:
     return text
 
 
-def _step_lines(rung: FindMaxStepLine, width: int) -> list[Text]:
+def _step_lines(step: FindMaxStepLine, width: int) -> list[Text]:
     """A step with its reason, which is on a separate line if it does not fit."""
-    mark, style = ("✓", "green") if rung.held else ("✗", "bold red")
-    if rung.outcome == "CLIENT_LIMIT":
+    mark, style = ("✓", "green") if step.held else ("✗", "bold red")
+    if step.outcome == "CLIENT_LIMIT":
         mark, style = "?", "yellow"
     text = Text.assemble(
         " " * LABEL,
         (mark, style),
-        f"{rung.target:>6}  ",
-        (cell(one_line(rung.outcome, 15), 15), "" if rung.held else style.removeprefix("bold ")),
+        f"{step.target:>6}  ",
+        (cell(one_line(step.outcome, 15), 15), "" if step.held else style.removeprefix("bold ")),
     )
-    text.append(f"{NOTHING if rung.qps is None else rate(rung.qps):>8}/s  p95 {ms(rung.p95_ms):>7} ms")
-    reason = Text(one_line(rung.reason), style="dim")
+    text.append(f"{NOTHING if step.qps is None else rate(step.qps):>8}/s  p95 {ms(step.p95_ms):>7} ms")
+    reason = Text(one_line(step.reason), style="dim")
     if text.cell_len + 2 + reason.cell_len <= width:
         return [Text.assemble(text, "  ", reason)]
     return [text, *wrapped(Text.assemble(" " * (LABEL + 2), reason), width, indent=LABEL + 2)]

@@ -419,7 +419,7 @@ def _sections(view: ScreenState, width: int, height: int, now_s: float) -> list[
         ),
         ScreenSection(
             draw=lambda limit: panels.workers(view, width, limit, now_s),
-            good=min(worker_lines, 5 if view.ladder is None else 2),
+            good=min(worker_lines, 5 if view.find_max is None else 2),
             most=worker_lines,
             apart=True,
         ),

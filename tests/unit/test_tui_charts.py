@@ -199,12 +199,12 @@ def test_names_are_whole_at_80_columns():
 
 
 def test_a_step_that_is_extended_says_so_at_80_columns():
-    search, window = FIND_MAX.ladder, FIND_MAX.window
+    search, window = FIND_MAX.find_max, FIND_MAX.window
     assert search is not None
     assert window is not None
     view = replace(
         FIND_MAX,
-        ladder=replace(search, step=12, target=1_000, stage="verify", step_s=100.0),
+        find_max=replace(search, step=12, target=1_000, stage="verify", step_s=100.0),
         window=replace(window, name="step 12", seconds=118.0),
     )
 

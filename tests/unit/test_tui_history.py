@@ -1,4 +1,4 @@
-"""From looks to a history: seconds of workers put together, windows that are stored and forgotten."""
+"""From snapshots to a history: seconds of workers put together, windows that are stored and forgotten."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from loadgen.tui.history import KEPT_S, LiveHistory, PeakThroughput, coarsen_sec
 from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState
 from loadgen.units import NS_PER_MS
 from tests.unit.orchestrator_builders import tally, window
-from tests.unit.tui_builders import MOMENT, look, second, worker
+from tests.unit.tui_builders import MOMENT, second, snapshot, worker
 
 
 def stored(number: int, one: LiveSecond) -> WorkerSecond:
@@ -41,7 +41,7 @@ def stored(number: int, one: LiveSecond) -> WorkerSecond:
 
 def telling(seen_s: float, *lives: Sequence[LiveSecond], **more: Any) -> DisplaySnapshot:
     """A snapshot of workers whose heartbeats contain these seconds."""
-    return look(seen_s, *(worker(number, seconds=tuple(live)) for number, live in enumerate(lives)), **more)
+    return snapshot(seen_s, *(worker(number, seconds=tuple(live)) for number, live in enumerate(lives)), **more)
 
 
 def shown(history: LiveHistory) -> list[tuple[int, float | None]]:
@@ -82,7 +82,7 @@ def test_a_row_is_shown_once_every_working_worker_has_reported_it():
     assert [at_s for at_s, _ in shown(history)] == [0, 1, 2]
 
     silent = worker(1, seconds=tuple(seconds[:3]), state=WorkerDisplayState.STALE)
-    history.note(look(6.0, worker(0, seconds=tuple(seconds)), silent))
+    history.note(snapshot(6.0, worker(0, seconds=tuple(seconds)), silent))
     assert shown(history)[-1] == (4, 10.0)
 
     history.note(telling(7.0, seconds, seconds))
@@ -252,18 +252,18 @@ def test_a_new_step_begins_with_empty_numbers_and_keeps_its_own_once_they_were_s
     first = window({"s": tally((10.0,) * 50)}, step_id=1, window_id=1)
     second = window({"s": tally((10.0,) * 7)}, step_id=2, window_id=2)
 
-    history.note(look(1.0, worker(0, first, elapsed_s=1.0), worker(1, first, elapsed_s=1.0)))
-    history.note(look(2.0, worker(0, first, second, elapsed_s=2.0), worker(1, first, elapsed_s=2.0)))
+    history.note(snapshot(1.0, worker(0, first, elapsed_s=1.0), worker(1, first, elapsed_s=1.0)))
+    history.note(snapshot(2.0, worker(0, first, second, elapsed_s=2.0), worker(1, first, elapsed_s=2.0)))
     assert [[one.step_id for one in own] for own in history.newest_windows] == [[2]]
 
-    history.note(look(3.0, worker(0, elapsed_s=3.0), worker(1, elapsed_s=3.0)))
+    history.note(snapshot(3.0, worker(0, elapsed_s=3.0), worker(1, elapsed_s=3.0)))
     assert [[one.step_id for one in own] for own in history.newest_windows] == [[2]]
 
 
 def test_errors_stay_when_their_window_was_stored():
     history = LiveHistory()
-    history.note(look(1.0, worker(0, window({"s": tally(failed=3)}), elapsed_s=1.0)))
-    history.note(look(2.0, worker(0, window({"s": tally(failed=2)}, window_id=2), elapsed_s=2.0)))
+    history.note(snapshot(1.0, worker(0, window({"s": tally(failed=3)}), elapsed_s=1.0)))
+    history.note(snapshot(2.0, worker(0, window({"s": tally(failed=2)}, window_id=2), elapsed_s=2.0)))
 
     assert [errors.count for errors in history.errors.values()] == [5]
 
@@ -271,9 +271,9 @@ def test_errors_stay_when_their_window_was_stored():
 def test_errors_of_the_warm_up_are_none_of_the_measurement():
     history = LiveHistory()
     warm = window({"s": tally(failed=3)}, phase=Phase.WARMUP, window_id=0)
-    history.note(look(1.0, worker(0, warm, elapsed_s=1.0)))
+    history.note(snapshot(1.0, worker(0, warm, elapsed_s=1.0)))
     assert [errors.count for errors in history.errors.values()] == [3]
 
-    history.note(look(2.0, worker(0, warm, window({"s": tally(failed=1)}), elapsed_s=2.0), worker(1, warm)))
+    history.note(snapshot(2.0, worker(0, warm, window({"s": tally(failed=1)}), elapsed_s=2.0), worker(1, warm)))
 
     assert [errors.count for errors in history.errors.values()] == [1]

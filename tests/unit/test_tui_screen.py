@@ -18,7 +18,7 @@ from loadgen.tui.screen import ScreenPage, ScreenSection, distribute_lines, rend
 from loadgen.tui.screen_state import ScreenState, TableProgress
 from loadgen.tui.snapshot import WorkerDisplayState
 from loadgen.tui.threshold_panel import thresholds
-from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, NOW_S, SIZES, STALE, VIEWS, WARMUP, cells, drawn, rung
+from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, NOW_S, SIZES, STALE, VIEWS, WARMUP, cells, drawn, step
 
 GOLDEN = Path(__file__).with_name("golden")
 HOSTILE = (
@@ -52,12 +52,12 @@ def test_the_screen_is_the_golden_one(name, width, height):
 
 
 def test_a_step_that_the_client_limited_is_neither_held_nor_failed():
-    assert FIND_MAX.ladder is not None
+    assert FIND_MAX.find_max is not None
     search = replace(
-        FIND_MAX.ladder, stage="repeat", rungs=(rung(1, 5), rung(2, 15, "CLIENT_LIMIT", "95 % of its core"))
+        FIND_MAX.find_max, stage="repeat", steps=(step(1, 5), step(2, 15, "CLIENT_LIMIT", "95 % of its core"))
     )
 
-    text = drawn(replace(FIND_MAX, ladder=search), 120, 40)
+    text = drawn(replace(FIND_MAX, find_max=search), 120, 40)
 
     assert "measuring again" in text
     assert re.search(r"\? +15  CLIENT_LIMIT", text), text
@@ -100,7 +100,7 @@ def poisoned(value: Any, poison: str) -> Any:
 @pytest.mark.parametrize("page", ScreenPage)
 @pytest.mark.parametrize("poison", [*HOSTILE, "x" * 1_000_000, "🎉" * 250_000, "\u0301" * 1_000_000, "a " * 500_000])
 def test_foreign_text_is_harmless_wherever_it_stands(poison, page):
-    everything = replace(STALE, ladder=FIND_MAX.ladder, filling=None)
+    everything = replace(STALE, find_max=FIND_MAX.find_max, filling=None)
     view = poisoned(everything, poison)
 
     text = STYLE.sub("", coloured(view, 120, 40, page))
@@ -269,10 +269,10 @@ def test_preparing_shows_how_far_a_table_is():
 
 
 def test_a_search_shows_its_possible_next_levels():
-    assert FIND_MAX.ladder is not None
-    climbing = replace(FIND_MAX.ladder, stage="climb", failed=None, next_if_held=45)
+    assert FIND_MAX.find_max is not None
+    climbing = replace(FIND_MAX.find_max, stage="climb", failed=None, next_if_held=45)
 
-    text = drawn(replace(FIND_MAX, ladder=climbing, phase=Phase.MEASUREMENT), 120, 40)
+    text = drawn(replace(FIND_MAX, find_max=climbing, phase=Phase.MEASUREMENT), 120, 40)
 
     assert "step 5: 35 connections, measured 12 of 30 s" in text
     assert "best 35, failed –; next 45 if it holds" in text

@@ -20,7 +20,7 @@ from loadgen.model.run import Phase, RunStatus
 from loadgen.report.experiment import ExperimentStatus
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import LoadMode, Scenario
-from loadgen.tui.draw import one_line
+from loadgen.tui.draw import REASON_MAX, one_line
 from loadgen.tui.history import LiveHistory, RecentFigures, least_seconds
 from loadgen.tui.screen_state import (
     ErrorLine,
@@ -42,7 +42,6 @@ from loadgen.workload.schedule import rate_windows
 
 # --- The event log: what changed from one snapshot to the next -------------------------------------------------------
 
-TEXT_MAX = 300
 _TOLD = (WorkerDisplayState.STALE, WorkerDisplayState.DEAD, WorkerDisplayState.DONE)
 
 
@@ -108,7 +107,7 @@ def _own_logins(snapshot: DisplaySnapshot) -> Iterator[tuple[str, LoginCounts]]:
 
 
 def _line(snapshot: DisplaySnapshot, text: str, *, bad: bool = False) -> LogEntry:
-    return LogEntry(moment=snapshot.moment, text=one_line(text, TEXT_MAX), bad=bad)
+    return LogEntry(moment=snapshot.moment, text=one_line(text, REASON_MAX), bad=bad)
 
 
 LOG_KEPT = 200
@@ -145,7 +144,7 @@ class ScreenPresenter:
 
     def say(self, moment: datetime, text: str, *, bad: bool = False) -> None:
         """Add a line to the event log."""
-        self._log.append(LogEntry(moment=moment, text=one_line(text, 300), bad=bad))
+        self._log.append(LogEntry(moment=moment, text=one_line(text, REASON_MAX), bad=bad))
 
     @property
     def log(self) -> tuple[LogEntry, ...]:

@@ -245,7 +245,7 @@ def capture_stderr(stream: TextIO, told: Callable[[str], None]) -> Iterator[None
 FRAME_MIN_S = 0.25
 FRAME_MAX_S = 1.0
 
-_PAGES = {"e": ScreenPage.ERRORS, "?": ScreenPage.HELP, "x": ScreenPage.EXPERIMENT}
+_PAGES = {"e": ScreenPage.ERRORS, "t": ScreenPage.THRESHOLDS, "?": ScreenPage.HELP, "x": ScreenPage.EXPERIMENT}
 _REDRAW = "\x0c"  # Ctrl-L
 
 

@@ -139,7 +139,9 @@ def test_keys_turn_pages_and_others_are_handed_on(tty, clock, screen):
     assert "of errors" not in after("e")[1]
     assert "this page" in after("?")[1]
     assert "of errors" in after("e")[1]
-    assert after("eq")[0] == "q"
+    assert " thresholds " not in after("t")[1].replace("t thresholds", "")
+    assert " thresholds " in after("t")[1].replace("t thresholds", "")
+    assert after("q")[0] == "q"
     assert after("\x1b[A")[0] == ""  # an arrow
     assert ENTER in after("\x0c")[1]
 
@@ -252,7 +254,7 @@ def test_from_the_first_ctrl_c_on_the_header_shows_stopping_and_the_footer_the_e
 
     assert "MEASUREMENT" in running
     assert "00:25 left" in running
-    assert "q stop the run" in running
+    assert " q stop   e errors" in running
     for shown in (once, twice):
         assert "STOPPING" in shown
         assert "left" not in shown

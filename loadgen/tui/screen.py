@@ -267,7 +267,7 @@ _HELP = """
              ◐ stale  ✗ dead  · no heartbeat yet
  client CPU  of the busiest worker, in percent of one core: ! from 60 %; ✗ from
              85 %: the client is the limit, and the run becomes INVALID
- thresholds  ✓ met so far  ✗ MISSED so far  ○ no data yet  ? undecided: the
+ thresholds  ✓ met so far  ✗ MISSED so far  ○ no data yet, or undecided: the
              value is not known exactly enough, and does not count as met
  –           too few samples
  ≥  ≤        at least, at most: cut-off statements, missing seconds, few samples

@@ -71,13 +71,13 @@ def _entry(checked: Checked) -> Text:
     window_s = checked.window_s
     check = threshold_words(one_line(checked.check), window_s)
     if checked.unknown:
-        return Text(f"? {check}: {TOO_FEW if checked.too_few else NOT_MEASURED}", style="dim")
+        return Text(f"○ {check}: {TOO_FEW if checked.too_few else NOT_MEASURED}, undecided", style="dim")
     if checked.value is None:
         return Text(f"○ {check}: not yet", style="dim")
     shown = bounded(measured(checked.check, checked.value), at_least=checked.at_least, at_most=checked.at_most)
     value = worst(shown, window_s)
     if checked.undecided:
-        return Text.assemble(("? ", "bold yellow"), check, (f": {value}, undecided", "yellow"))
+        return Text.assemble(("○ ", "bold yellow"), check, (f": {value}, undecided", "yellow"))
     if _is_missed(checked):
         return Text.assemble(("✗ ", "bold red"), (check, "red"), (f": {value}, MISSED", "bold red"))
     return Text.assemble(("✓ ", "green"), check, (f": {value}", "dim"))

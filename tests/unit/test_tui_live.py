@@ -146,6 +146,16 @@ def test_keys_turn_pages_and_others_are_handed_on(tty, clock, screen):
     assert ENTER in after("\x0c")[1]
 
 
+def test_what_was_printed_meanwhile_follows_broken_between_words(tty, clock, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", tty.stream)
+    shown = LiveScreen(tty.stream, clock, lambda _: None)
+    print("words " * 20, file=sys.stderr)
+    shown.close()
+
+    printed = tty.read().rpartition(LEAVE)[2].split("\r\n")
+    assert [line.split() for line in printed] == [["words"] * 13, ["words"] * 7, []]
+
+
 def test_a_resized_window_is_filled(tty, clock, screen):
     screen.show(MEASUREMENT)
     tty.read()

@@ -7,6 +7,7 @@
     register_secret()  registers a literal value that is masked everywhere
     Secret             a value that is printed as ****
     printable()        makes every character of foreign text visible; all output of foreign text uses it
+    columns_of()       the width of a terminal
 
 Redaction is the last protection: code must not log secrets in the first place.
 """
@@ -196,6 +197,13 @@ def _picture(match: re.Match[str]) -> str:
 
 def _picture_in_block(match: re.Match[str]) -> str:
     return match[0] if match[0] in "\n\t" else _picture(match)
+
+
+def columns_of(stream: TextIO | None) -> int | None:
+    """The width of the terminal of a stream; None if it is not a terminal."""
+    with contextlib.suppress(OSError, ValueError):  # closed, without a descriptor, or not a terminal
+        return None if stream is None else os.get_terminal_size(stream.fileno()).columns or None
+    return None
 
 
 # --- Handlers --------------------------------------------------------------------------------------------------------

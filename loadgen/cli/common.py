@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 import click
 
 from loadgen.errors import OutputFailed, UsageError
-from loadgen.log import printable
+from loadgen.log import columns_of, printable
 from loadgen.units import parse_duration_s
 
 if TYPE_CHECKING:
@@ -69,13 +69,20 @@ def raise_priority() -> None:
         return
 
 
-def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+def echo(text: str, *, err: bool = False, nl: bool = True, wrap: bool = True) -> None:
     """Print to stdout or stderr. Newlines and tabs are kept: foreign text has been through `printable` before.
 
-    A failure to write to stderr, such as a full disk, is ignored. A closed pipe raises BrokenPipeError on both.
+    On a terminal, lines to stderr are wrapped between words; without `wrap` they are not, so that commands can be
+    copied. A failure to write to stderr, such as a full disk, is ignored. A closed pipe raises BrokenPipeError on both.
     """
+    text = printable(text, sys.maxsize, multiline=True)
+    width = columns_of(sys.stderr) if err and wrap else None
+    if width is not None and len(text) * 2 > width:  # a character takes at most two columns
+        from loadgen.report.run_text import wrapped_text  # here, because most commands print no long message
+
+        text = wrapped_text(text, width)
     try:
-        click.echo(printable(text, sys.maxsize, multiline=True), err=err, nl=nl)
+        click.echo(text, err=err, nl=nl)
     except OSError as error:
         if not err or isinstance(error, BrokenPipeError):
             raise

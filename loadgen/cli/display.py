@@ -113,8 +113,8 @@ def _numbers(view: ScreenState) -> list[str]:
         numbers.insert(0, f"{rate(recent.qps)}/s" + (f" of {rate(offered)}/s" if offered else ""))
     failed, tried = (view.failed, view.tried) if view.tried else (window.failed, window.failed + window.succeeded)
     numbers.append(f"{failed} of {tried} failed{f' ({percent(failed / tried)})' if failed else ''}")
-    if view.ladder is not None and view.ladder.target is not None:
-        numbers.append(f"step {view.ladder.step}: {counted(view.ladder.target, 'connection')}")
+    if view.find_max is not None and view.find_max.target is not None:
+        numbers.append(f"step {view.find_max.step}: {counted(view.find_max.target, 'connection')}")
     cpu_percent = view.client_cpu_percent
     return numbers if cpu_percent is None else [*numbers, f"client CPU {cpu_percent:.0f} %"]
 
@@ -247,7 +247,7 @@ class RunDisplay:
     def _next(self, now: JobStatus) -> ScreenState:
         seen_s = self._clock.monotonic_ns() / NS_PER_S
         if now.tick is not None:
-            return self._viewer.look(display_snapshot(now.tick, seen_s, self._moment))
+            return self._viewer.update(display_snapshot(now.tick, seen_s, self._moment))
         progress = now.progress
         filling = None
         if progress is not None and progress.table:

@@ -164,7 +164,7 @@ def job_roles() -> JobRoles:
         warehouse_model=warehouse_model,
         spool=spool,
         user=user_and_host(),
-        show=lambda line: echo(printable(line, LINE_LIMIT), err=True),
+        show=lambda line: echo(printable(line, LINE_LIMIT), err=True, wrap=line.startswith("warning: ")),
     )
 
 

@@ -240,8 +240,8 @@ def init(directory: Path) -> None:
         ) from error
     for path in [directory / SCHEMA] * new_schema + [scenario]:
         echo(f"wrote {path}")
-    echo(f"next: loadgen validate {scenario} --plan", err=True)
-    echo(f"      loadgen run {scenario}", err=True)
+    echo(f"next: loadgen validate {scenario} --plan", err=True, wrap=False)
+    echo(f"      loadgen run {scenario}", err=True, wrap=False)
 
 
 def _write_new(path: Path, text: str) -> bool:

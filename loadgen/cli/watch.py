@@ -150,7 +150,7 @@ class _Views:
                     self._logged.add(row.log_id)
                     self._viewer.say(row.timestamp, f"{row.worker_id or 'orchestrator'}: {row.message}", bad=True)
             look = display_snapshot(sight.tick, sight.seen_s, sight.moment, sight.stored)
-            self._seen, self._view = sight, self._viewer.look(look)
+            self._seen, self._view = sight, self._viewer.update(look)
         return self._view
 
 

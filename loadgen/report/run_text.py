@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -390,3 +391,18 @@ def columns(text: str) -> int:
         2 if unicodedata.east_asian_width(one) in "WF" else 0 if unicodedata.category(one) in ("Mn", "Me", "Cf") else 1
         for one in text
     )
+
+
+NO_BREAK_SPACE = "\u00a0"
+
+
+def wrapped_text(text: str, width: int) -> str:
+    """A message, wrapped between words to lines of at most `width` columns; further lines are indented. Commands in
+    backticks are not broken, so that they can be copied."""
+    kept = re.sub(r"`[^`\n]*`", lambda command: command[0].replace(" ", NO_BREAK_SPACE), text)
+    pieces: list[str] = []
+    for line in kept.split("\n"):
+        indent = len(line) - len(line.lstrip(" ")) + 2
+        is_long = "\t" not in line and columns(line) > width
+        pieces += [one.text for one in wrapped(TextLine(line, indent=indent), width)] if is_long else [line]
+    return "\n".join(pieces).replace(NO_BREAK_SPACE, " ")

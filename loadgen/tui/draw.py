@@ -139,6 +139,7 @@ def flow(items: Sequence[Text], width: int, *, indent: int) -> list[Text]:
 
 
 NAME_MAX = 200  # characters of a foreign text on the screen; drawing cuts it to its column
+REASON_MAX = 1_000  # characters of a reason, which is wrapped
 NOTHING = "–"
 
 

@@ -9,11 +9,11 @@ second without data is a gap, and is not interpolated.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
 from functools import reduce
-from itertools import chain
+from itertools import chain, takewhile
 from operator import add
 
 from loadgen.metrics.histogram import EMPTY, Histogram, Quantile, maximum, quantile
@@ -40,7 +40,7 @@ Scope = tuple[int, int]  # phase and step, in the order of time
 class StatementSecond:
     name: str
     qps: float
-    p95_ms: float | None  # None: too few samples
+    p95_ms: float | None  # joined with earlier seconds if it has too few samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,17 +91,17 @@ class LiveHistory:
     _scope: Scope | None = None
     _windows: dict[tuple[str, int], WindowResult] = field(default_factory=dict)  # of the scope
 
-    def note(self, look: DisplaySnapshot) -> None:
-        self._measures_s = look.measures_s
-        for worker in look.workers:
+    def note(self, snapshot: DisplaySnapshot) -> None:
+        self._measures_s = snapshot.measures_s
+        for worker in snapshot.workers:
             for window in worker.live.windows if worker.live is not None else ():
                 self._remember(worker.worker_id, window)
-        if look.run.start_time is None:
+        if snapshot.run.start_time is None:
             return
         if self._rows is None:
-            self._rows = SecondAggregator(look.run.start_time)
-        changed = self._put(self._rows, look)
-        before, self._through = self._through, max(self._through, _known_of_all(self._rows, look))
+            self._rows = SecondAggregator(snapshot.run.start_time)
+        changed = self._put(self._rows, snapshot)
+        before, self._through = self._through, max(self._through, _known_of_all(self._rows, snapshot))
         changed |= {number for number in self._rows.numbers if before < number <= self._through}
         reached = {
             later for number in changed for later in range(number, number + RECENT_S)
@@ -171,10 +171,10 @@ class LiveHistory:
 
     # --- one snapshot ------------------------------------------------------------------------------------------------
 
-    def _put(self, rows: SecondAggregator, look: DisplaySnapshot) -> set[int]:
+    def _put(self, rows: SecondAggregator, snapshot: DisplaySnapshot) -> set[int]:
         """Add seconds to their rows: stored ones, then newer ones from heartbeats. Returns the changed rows."""
-        reported = [(second.worker_id, second) for second in look.stored]
-        for worker in look.workers:
+        reported = [(second.worker_id, second) for second in snapshot.stored]
+        for worker in snapshot.workers:
             seconds = worker.live.seconds if worker.live is not None else ()
             reported += [(worker.worker_id, _of_beat(worker.worker_id, second)) for second in seconds]
         changed = set()
@@ -190,7 +190,7 @@ class LiveHistory:
         return changed
 
     def _second(self, rows: SecondAggregator, number: int) -> HistorySecond:
-        row, times = rows.second(number), self._times.get(number, {})
+        row = rows.second(number)
         self._responses[number] = row.response, row.cut_off, row.earlier.response
         counts = {name: counts.succeeded for name, counts in row.every_statement.items()}
         total = sum(counts.values())
@@ -201,21 +201,32 @@ class LiveHistory:
             phase=phase,
             qps=row.qps,
             p50_ms=row.response_ms(500),
-            p95_ms=self._p95_ms(number, phase),
+            p95_ms=self._p95_ms(number, phase, lambda at: reduce(add, self._responses[at])),
             p99_ms=row.response_ms(990),
             statements=tuple(
-                StatementSecond(name=name, qps=count * share, p95_ms=_ms(times.get(name, EMPTY), 950))
-                for name, count in counts.items()
+                StatementSecond(
+                    name=name, qps=counts.get(name, 0) * share, p95_ms=self._statement_p95_ms(number, phase, name)
+                )
+                for name in self._recent_statements(number, phase, counts)
             ),
         )
 
-    def _p95_ms(self, number: int, phase: Phase) -> float | None:
+    def _recent_statements(self, number: int, phase: Phase, names: Iterable[str]) -> list[str]:
+        """The statements of a second, and those of the seconds that its percentiles may include."""
+        earlier = range(number - 1, number - RECENT_S, -1)
+        same = takewhile(lambda at: at in self._seconds and self._seconds[at].phase is phase, earlier)
+        return list(dict.fromkeys(chain(names, *(self._times.get(at, ()) for at in same))))
+
+    def _statement_p95_ms(self, number: int, phase: Phase, name: str) -> float | None:
+        return self._p95_ms(number, phase, lambda at: self._times.get(at, {}).get(name, EMPTY))
+
+    def _p95_ms(self, number: int, phase: Phase, times_of: Callable[[int], Histogram]) -> float | None:
         """A percentile of a second; with too few samples, of this and earlier seconds of its phase."""
         times = EMPTY
         for at in range(number, number - RECENT_S, -1):
             if at not in self._responses or (at < number and self._seconds[at].phase is not phase):
                 return None
-            times += reduce(add, self._responses[at])
+            times += times_of(at)
             if (found := _ms(times, 950)) is not None:
                 return found
         return None
@@ -241,9 +252,11 @@ class LiveHistory:
             self._errors[worker_id, window.window_id] = window.tally.errors
 
 
-def _known_of_all(rows: SecondAggregator, look: DisplaySnapshot) -> int:
+def _known_of_all(rows: SecondAggregator, snapshot: DisplaySnapshot) -> int:
     """The newest row that all active workers have reported; without active workers, the newest row."""
-    working = [worker.worker_id for worker in look.workers if not worker.state.is_over and worker.state not in _QUIET]
+    working = [
+        worker.worker_id for worker in snapshot.workers if not worker.state.is_over and worker.state not in _QUIET
+    ]
     last_rows = [rows.last(worker_id) for worker_id in working]
     if not last_rows:
         return max(rows.numbers, default=-1)

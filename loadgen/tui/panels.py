@@ -16,6 +16,7 @@ from loadgen.rules.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
 from loadgen.tui.draw import (
     LABEL,
     NOTHING,
+    REASON_MAX,
     Columns,
     bar,
     cell,
@@ -48,6 +49,7 @@ from loadgen.tui.screen_state import (
 )
 from loadgen.tui.snapshot import WorkerDisplayState
 from loadgen.units import counted
+from loadgen.values import dataclass
 
 SPARK_MIN, SPARK_MAX = 15, 60  # columns of a sparkline, one per second
 SPARK_LABEL = 14  # columns of the number behind a sparkline
@@ -78,7 +80,7 @@ def _phase(view: ScreenState, width: int, now_s: float) -> Text:
         title = RunStatus.STOPPING.value
     left = Text.assemble(" ", (f"{title} " if title else "", "bold"))
     span = _countdown(view, now_s)
-    doing = Text(f" {one_line(view.doing)}" if view.doing else "")
+    doing = Text(f"{', ' if span else ''}{one_line(view.doing)}" if view.doing else "")
     fraction = _fraction(view, now_s)
     if fraction is None:
         return spread(Text.assemble(left, span, doing), right, width)
@@ -180,18 +182,67 @@ def error_name(group: ErrorLine) -> str:
     return f"{group.count:,} × {statement}{one_line(group.category, 30)}{code}"
 
 
+Spark = tuple[str, int, Callable[[StatementSecond], float | None], Callable[[float], str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StatementTable:
+    title: str
+    name_width: int
+    columns: Columns
+    sparks: list[Spark]
+
+    def has_room(self, row: StatementLine) -> bool:
+        """Whether the name of a statement fits before its numbers."""
+        return cell_len(_statement_name(row)) <= self.name_width
+
+
 def statements(view: ScreenState, width: int, limit: int) -> list[Text]:
-    """One line per statement with the figures of the current window, and sparklines if there is room."""
-    window = view.window
-    if window is None:
+    """One line per statement with the figures of the current window, and sparklines if there is room. A name that does
+    not fit stands on the line above, if there is room for all names."""
+    if view.window is None:
         return [label("statement").append(NOTHING)]
-    rows = list(window.statements)
+    rows, table = view.window.statements, _statement_table(view, view.window, width)
+    head = Text(" " + cell(table.title, table.name_width), style="dim")
+    for heading, size in table.columns:
+        head.append(cell(heading, size, right=True))
+    for heading, size, _, _ in table.sparks:
+        head.append(f"   {cell(f'{heading}, last {size} s', size + SPARK_LABEL)}")
+    room, all_named = limit - 1, statement_lines(view, width) <= limit
+    shown = rows if len(rows) <= room else rows[: max(room - 1, 0)]
+    lines = [head]
+    for row in shown:
+        name = _statement_name(row)
+        if all_named and not table.has_room(row):
+            lines.append(Text(f" {name}"))
+            name = ""
+        line = Text(" " + cell(name, table.name_width))
+        for value, (title, size) in zip(_statement_values(row), table.columns, strict=False):
+            line.append(cell(value, size, right=True), style="red" if title == "failed" and row.failed else "")
+        for _, size, value_of, written in table.sparks:
+            line = Text.assemble(line, "   ", _spark(view, row.name, size, value_of, written))
+        lines.append(line)
+    if len(shown) < len(rows) and room > 0:
+        lines.append(Text(f" … and {len(rows) - len(shown)} more", style="dim"))
+    return lines
+
+
+def statement_lines(view: ScreenState, width: int) -> int:
+    """The number of lines with all names whole."""
+    if view.window is None:
+        return 1
+    table = _statement_table(view, view.window, width)
+    return 1 + sum(1 if table.has_room(row) else 2 for row in view.window.statements)
+
+
+def _statement_table(view: ScreenState, window: WindowFigures, width: int) -> _StatementTable:
+    rows = window.statements
     columns: Columns = _STATEMENT_COLUMNS
     if any(row.cut_off for row in rows):
         columns = (*columns, _CUT_OFF)
     numbers = sum(size for _, size in columns)
     title = f"statement, {one_line(window.name, 40)}"
-    widest = max(cell_len(text) for text in (title, *(_statement_name(row) for row in rows)))
+    widest = max(cell_len(text) for text in (title, *map(_statement_name, rows)))
     if widest + 1 > width - numbers - 2:  # a name would be cut, so the columns become as narrow as their content
         columns = narrowed(columns, [_statement_values(row) for row in rows])
         numbers = sum(size for _, size in columns)
@@ -202,25 +253,7 @@ def statements(view: ScreenState, width: int, limit: int) -> list[Text]:
     sparks = _sparks(width - numbers - name_width - 2) if has_statements else []
     if not sparks:
         name_width = max(10, min(width - numbers - 2, 60))
-    head = Text(" " + cell(title, name_width), style="dim")
-    for heading, size in columns:
-        head.append(cell(heading, size, right=True))
-    for heading, size, _, _ in sparks:
-        head.append(f"   {cell(f'{heading}, last {size} s', size + SPARK_LABEL)}")
-    room = limit - 1
-    shown = rows if len(rows) <= room else rows[: max(room - 1, 0)]
-    lines = [head]
-    for row in shown:
-        line = _statement(row, name_width, columns)
-        for _, size, value_of, written in sparks:
-            line = Text.assemble(line, "   ", _spark(view, row.name, size, value_of, written))
-        lines.append(line)
-    if len(shown) < len(rows) and room > 0:
-        lines.append(Text(f" … and {len(rows) - len(shown)} more", style="dim"))
-    return lines
-
-
-Spark = tuple[str, int, Callable[[StatementSecond], float | None], Callable[[float], str]]
+    return _StatementTable(title=title, name_width=name_width, columns=columns, sparks=sparks)
 
 
 def _sparks(room: int) -> list[Spark]:
@@ -257,13 +290,6 @@ def _spark(
 
 def _statement_name(row: StatementLine) -> str:
     return "all statements" if row.name == ALL_STATEMENTS else one_line(row.name)
-
-
-def _statement(row: StatementLine, name_width: int, columns: Columns) -> Text:
-    line = Text(" " + cell(_statement_name(row), name_width))
-    for value, (title, size) in zip(_statement_values(row), columns, strict=False):
-        line.append(cell(value, size, right=True), style="red" if title == "failed" and row.failed else "")
-    return line
 
 
 def _statement_values(row: StatementLine) -> list[str]:
@@ -320,29 +346,12 @@ def log_lines(view: ScreenState, width: int, entries: int) -> int:
 
 def _entry(line: LogEntry, width: int) -> list[Text]:
     moment, style = (f" {line.moment:%H:%M:%S} ", "dim"), "yellow" if line.bad else ""
-    return wrapped(Text.assemble(moment, (one_line(line.text, 300), style)), width, indent=10)
-
-
-# What Ctrl-C does while a run stops, by the number of requests before it.
-_NEXT_INTERRUPT = (
-    "Ctrl-C twice: cancel running statements",
-    "Ctrl-C again: cancel running statements",
-    "Ctrl-C again: end this program at once",
-)
-
-
-def keys(view: ScreenState, width: int) -> Text:
-    if view.quits:
-        return Text(f" q leave{'' if view.stopping else ', the run continues'}   e errors   ? help", style="dim")
-    if view.stopping:
-        pages = "e errors   ? help" if view.experiment is None else "e errors   x experiment   ? help"
-        return Text(f" {_NEXT_INTERRUPT[min(view.interrupts, 2)]}   {pages}", style="dim")
-    what = "the run   e errors" if view.experiment is None else "  e errors   x experiment"
-    return Text(f" q stop {what}   ? help   Ctrl-C twice: cancel running statements", style="dim")
+    return wrapped(Text.assemble(moment, (one_line(line.text, REASON_MAX), style)), width, indent=10)
 
 
 # --- A search for the maximum: its current state, and the steps it has judged ----------------------------------------
 
+STEP_MAX = 12  # lines of one step
 _FIND_MAX_STAGES = {
     "climb": "climbing",
     "confirm": "confirming the best",
@@ -353,7 +362,7 @@ _FIND_MAX_STAGES = {
 
 
 def find_max(view: ScreenState, width: int, limit: int) -> list[Text]:
-    search = view.ladder
+    search = view.find_max
     if search is None:
         return []
     lines = [_find_max_head(search, view)]
@@ -361,16 +370,18 @@ def find_max(view: ScreenState, width: int, limit: int) -> list[Text]:
     if room > 0 and (where := _find_max_position(search)) is not None:
         room -= 1
         lines.append(where)
-    if room > 0 and search.rungs:
-        rungs = [_step_lines(rung, width) for rung in reversed(search.rungs)]
-        shown = whole(rungs, room) or [rungs[0][:room]]
-        lines += [line for rung in reversed(shown) for line in rung]
+    if room > 0 and search.steps:
+        steps = [_step_lines(step, width) for step in reversed(search.steps)]
+        shown = whole(steps, room) or [_step_lines(search.steps[-1], width, most=room)]
+        lines += [line for step in reversed(shown) for line in step]
     return lines
 
 
-def find_max_lines(view: ScreenState, width: int, rungs: int) -> int:
+def find_max_lines(view: ScreenState, width: int, steps: int) -> int:
     """The state of a search, with its last steps."""
-    return 0 if view.ladder is None else 2 + sum(len(_step_lines(rung, width)) for rung in view.ladder.rungs[-rungs:])
+    return (
+        0 if view.find_max is None else 2 + sum(len(_step_lines(step, width)) for step in view.find_max.steps[-steps:])
+    )
 
 
 def _find_max_head(search: FindMaxStatus, view: ScreenState) -> Text:
@@ -398,22 +409,23 @@ def _find_max_position(search: FindMaxStatus) -> Text:
     return text
 
 
-def _step_lines(rung: FindMaxStepLine, width: int) -> list[Text]:
-    """A step with its reason, which is on a separate line if it does not fit."""
-    mark, style = ("✓", "green") if rung.held else ("✗", "bold red")
-    if rung.outcome == "CLIENT_LIMIT":
+def _step_lines(step: FindMaxStepLine, width: int, *, most: int = STEP_MAX) -> list[Text]:
+    """A step in at most `most` lines, with its reason, which is below it if it does not fit."""
+    mark, style = ("✓", "green") if step.held else ("✗", "bold red")
+    if step.outcome == "CLIENT_LIMIT":
         mark, style = "?", "yellow"
     text = Text.assemble(
         " " * LABEL,
         (mark, style),
-        f"{rung.target:>6}  ",
-        (cell(one_line(rung.outcome, 15), 15), "" if rung.held else style.removeprefix("bold ")),
+        f"{step.target:>6}  ",
+        (cell(one_line(step.outcome, 15), 15), "" if step.held else style.removeprefix("bold ")),
     )
-    text.append(f"{NOTHING if rung.qps is None else rate(rung.qps):>8}/s  p95 {ms(rung.p95_ms):>7} ms")
-    reason = Text(one_line(rung.reason), style="dim")
+    text.append(f"{NOTHING if step.qps is None else rate(step.qps):>8}/s  p95 {ms(step.p95_ms):>7} ms")
+    reason = Text(one_line(step.reason, REASON_MAX), style="dim")
     if text.cell_len + 2 + reason.cell_len <= width:
         return [Text.assemble(text, "  ", reason)]
-    return [text, *wrapped(Text.assemble(" " * (LABEL + 2), reason), width, indent=LABEL + 2)]
+    below = wrapped(Text.assemble(" " * (LABEL + 2), reason), width, indent=LABEL + 2, most=most - 1)
+    return [text, *below][:most]
 
 
 # --- The experiment that a run belongs to: arms × blocks, every interval, and the budget -----------------------------
@@ -422,27 +434,18 @@ NAME_MAX = 30  # columns of a metric and its arm
 _DECISION_STYLES = {Decision.BETTER: "green", Decision.WORSE: "red", Decision.EQUIVALENT: "cyan"}
 
 
-def experiment_lines(view: ScreenState, width: int) -> int:
-    return 0 if view.experiment is None else len(_experiment_text(view.experiment, width))
+def experiment_lines(view: ScreenState, width: int) -> list[Text]:
+    """All of it."""
+    return [] if view.experiment is None else _experiment_text(view.experiment, width)
 
 
 def experiment(view: ScreenState, width: int, limit: int) -> list[Text]:
     """The experiment: intervals first, then blocks. The complete list is on a separate page."""
-    if view.experiment is None:
-        return []
-    lines = _experiment_text(view.experiment, width)
+    lines = experiment_lines(view, width)
     if len(lines) <= limit or limit < 2:
         return lines[:limit]
     rest = len(lines) - limit + 1
     return [*lines[: limit - 1], Text(f"{'':{LABEL}}… {rest} more lines: x", style="dim")]
-
-
-def experiment_page(view: ScreenState, width: int, room: int) -> list[Text]:
-    """All of it."""
-    lines = [Text("")] if view.experiment is None else [Text(""), *_experiment_text(view.experiment, width)]
-    if len(lines) > room:
-        lines = [*lines[: room - 1], Text(f" … {len(lines) - room + 1} more lines", style="dim")]
-    return lines
 
 
 def _experiment_text(status: ExperimentStatus, width: int) -> list[Text]:
@@ -493,7 +496,7 @@ def workers(view: ScreenState, width: int, limit: int, now_s: float) -> list[Tex
     if len(cells) == 1:
         return [_only_worker(cells[0], now_s)]
     if len(cells) + 1 <= limit:
-        return [_worker_summary(cells, width, now_s), *(_worker_line(worker, width, now_s) for worker in cells)]
+        return [_worker_summary(cells, width, now_s), *(_worker_line(worker, now_s) for worker in cells)]
     lines = [_worker_summary(cells, width, now_s)]
     if limit > 1:
         lines += _worker_grid(cells, width, now_s)[: limit - 1]
@@ -547,7 +550,7 @@ def _worker_names(cells: Sequence[WorkerLine], now_s: float) -> str:
     return shown if len(cells) <= 3 else f"{shown}, …"
 
 
-def _worker_line(worker: WorkerLine, width: int, now_s: float) -> Text:
+def _worker_line(worker: WorkerLine, now_s: float) -> Text:
     mark, style = _WORKER_MARKS[worker.state]
     text = Text.assemble("   ", (mark, style), f" {cell(one_line(worker.worker_id, 40), 11)} ")
     text.append(cell(worker.state.value, 9), style=style if worker.state in _TROUBLE else "")

@@ -20,7 +20,7 @@ from loadgen.model.run import Phase, RunStatus
 from loadgen.report.experiment import ExperimentStatus
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import LoadMode, Scenario
-from loadgen.tui.draw import one_line
+from loadgen.tui.draw import REASON_MAX, one_line
 from loadgen.tui.history import LiveHistory, RecentFigures, least_seconds
 from loadgen.tui.screen_state import (
     ErrorLine,
@@ -42,7 +42,6 @@ from loadgen.workload.schedule import rate_windows
 
 # --- The event log: what changed from one snapshot to the next -------------------------------------------------------
 
-TEXT_MAX = 300
 _TOLD = (WorkerDisplayState.STALE, WorkerDisplayState.DEAD, WorkerDisplayState.DONE)
 
 
@@ -99,16 +98,16 @@ def _logins(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[Lo
         yield _line(now, text, bad=True)
 
 
-def _failures(look: DisplaySnapshot, name: str) -> int:
-    return sum(own.refused if name == "login" else own.lost for _, own in _own_logins(look))
+def _failures(snapshot: DisplaySnapshot, name: str) -> int:
+    return sum(own.refused if name == "login" else own.lost for _, own in _own_logins(snapshot))
 
 
-def _own_logins(look: DisplaySnapshot) -> Iterator[tuple[str, LoginCounts]]:
-    return ((worker.worker_id, worker.live.logins) for worker in look.workers if worker.live is not None)
+def _own_logins(snapshot: DisplaySnapshot) -> Iterator[tuple[str, LoginCounts]]:
+    return ((worker.worker_id, worker.live.logins) for worker in snapshot.workers if worker.live is not None)
 
 
-def _line(look: DisplaySnapshot, text: str, *, bad: bool = False) -> LogEntry:
-    return LogEntry(moment=look.moment, text=one_line(text, TEXT_MAX), bad=bad)
+def _line(snapshot: DisplaySnapshot, text: str, *, bad: bool = False) -> LogEntry:
+    return LogEntry(moment=snapshot.moment, text=one_line(text, REASON_MAX), bad=bad)
 
 
 LOG_KEPT = 200
@@ -124,7 +123,7 @@ _PHASES = {Phase.PREPARING: "preparation", Phase.WARMUP: "warm-up", Phase.MEASUR
 
 
 class ScreenPresenter:
-    """The states of one run. Call doing() before the first snapshot and after the end, look() for each snapshot."""
+    """The states of one run. Call doing() before the first snapshot and after the end, update() for each snapshot."""
 
     def __init__(self, scenario: Scenario, *, quits: bool = False, experiment: ExperimentStatus | None = None) -> None:
         self._scenario, self._quits, self._experiment = scenario, quits, experiment
@@ -145,7 +144,7 @@ class ScreenPresenter:
 
     def say(self, moment: datetime, text: str, *, bad: bool = False) -> None:
         """Add a line to the event log."""
-        self._log.append(LogEntry(moment=moment, text=one_line(text, 300), bad=bad))
+        self._log.append(LogEntry(moment=moment, text=one_line(text, REASON_MAX), bad=bad))
 
     @property
     def log(self) -> tuple[LogEntry, ...]:
@@ -199,49 +198,49 @@ class ScreenPresenter:
             interrupts=self._interrupts,
         )
 
-    def look(self, look: DisplaySnapshot) -> ScreenState:
-        before, self._last = self._last, look
-        self._log.extend(new_log_entries(before, look))
-        self._history.note(look)
-        if before is None or _stage(before) != _stage(look):
-            self._phase_s = look.seen_s
-        if look.elapsed_s is not None:  # snapshots come with a delay, so the smallest value is the most exact
-            zero_s = look.seen_s - look.elapsed_s
+    def update(self, snapshot: DisplaySnapshot) -> ScreenState:
+        before, self._last = self._last, snapshot
+        self._log.extend(new_log_entries(before, snapshot))
+        self._history.note(snapshot)
+        if before is None or _stage(before) != _stage(snapshot):
+            self._phase_s = snapshot.seen_s
+        if snapshot.elapsed_s is not None:  # snapshots come with a delay, so the smallest value is the most exact
+            zero_s = snapshot.seen_s - snapshot.elapsed_s
             self._zero_s = zero_s if self._zero_s is None else min(zero_s, self._zero_s)
-        self._checked = look.checked or self._checked
-        since_s, until_s = self._span(look)
-        lives = [worker.live for worker in look.workers if worker.live is not None]
-        recent, window = self._history.recent, self._window(look)
-        self._note_stage(look, window)
+        self._checked = snapshot.checked or self._checked
+        since_s, until_s = self._span(snapshot)
+        lives = [worker.live for worker in snapshot.workers if worker.live is not None]
+        recent, window = self._history.recent, self._window(snapshot)
+        self._note_stage(snapshot, window)
         view = ScreenState(
             scenario=self._scenario.name,
             place=self._place,
-            doing=self._doing(look),
-            seen_s=look.seen_s,
-            run_id=look.run.run_id,
-            status=look.run.status.value,
-            phase=look.run.phase,
+            doing=self._doing(snapshot),
+            seen_s=snapshot.seen_s,
+            run_id=snapshot.run.run_id,
+            status=snapshot.run.status.value,
+            phase=snapshot.run.phase,
             since_s=since_s,
             until_s=until_s,
-            offered=self._offered(look),
+            offered=self._offered(snapshot),
             window=window,
-            recent=recent if look.run.status is RunStatus.RUNNING else _without_rate(recent),
+            recent=recent if snapshot.run.status is RunStatus.RUNNING else _without_rate(recent),
             peak=self._history.peak,
             history=self._history.seconds,
-            plan_s=look.ends_s,
+            plan_s=snapshot.ends_s,
             tried=sum(live.measured.queries for live in lives),
             failed=sum(live.measured.errors for live in lives),
-            workers=tuple(_cell(worker, look.seen_s) for worker in look.workers),
-            warehouse=self._warehouse(look),
+            workers=tuple(_cell(worker, snapshot.seen_s) for worker in snapshot.workers),
+            warehouse=self._warehouse(snapshot),
             checked=self._checked,
-            ladder=self._ladder(look),
+            find_max=self._find_max(snapshot),
             errors=self._errors,
-            warnings=look.warnings,
+            warnings=snapshot.warnings,
             log=self.log,
             experiment=self._experiment,
             quits=self._quits,
-            waits=not self._quits and _is_over(look),
-            stopping=_is_stopping(look),
+            waits=not self._quits and _is_over(snapshot),
+            stopping=_is_stopping(snapshot),
         )
         self._view = self.interrupted(view)
         return self._view
@@ -255,49 +254,49 @@ class ScreenPresenter:
 
     # --- parts of a view ---------------------------------------------------------------------------------------------
 
-    def _span(self, look: DisplaySnapshot) -> tuple[float | None, float | None]:
+    def _span(self, snapshot: DisplaySnapshot) -> tuple[float | None, float | None]:
         """The beginning and the planned end of this phase."""
-        if self._zero_s is not None and look.run.status is RunStatus.RUNNING and look.ending is None:
-            measures_s = self._zero_s + look.measures_s
-            if look.run.phase is Phase.WARMUP:
+        if self._zero_s is not None and snapshot.run.status is RunStatus.RUNNING and snapshot.ending is None:
+            measures_s = self._zero_s + snapshot.measures_s
+            if snapshot.run.phase is Phase.WARMUP:
                 return self._zero_s, measures_s
-            if look.run.phase is Phase.MEASUREMENT:
-                return measures_s, None if look.ends_s is None else self._zero_s + look.ends_s
+            if snapshot.run.phase is Phase.MEASUREMENT:
+                return measures_s, None if snapshot.ends_s is None else self._zero_s + snapshot.ends_s
         return self._phase_s, None
 
-    def _doing(self, look: DisplaySnapshot) -> str:
-        if look.run.status.is_terminal:
-            return f"{look.run.status}: {one_line(look.run.reason or '')}"
-        if _is_over(look):
+    def _doing(self, snapshot: DisplaySnapshot) -> str:
+        if snapshot.run.status.is_terminal:
+            return f"{snapshot.run.status}: {one_line(snapshot.run.reason or '')}"
+        if _is_over(snapshot):
             return "computing results"
-        if look.ending is not None:
-            return f"ending: {one_line(look.ending)}"
-        if look.run.status is RunStatus.RUNNING and look.elapsed_s is not None and look.elapsed_s < 0:
-            return f"begins in {math.ceil(-look.elapsed_s)} s"
-        if look.ends_s is None and look.run.phase is Phase.MEASUREMENT:
+        if snapshot.ending is not None:
+            return f"ending: {one_line(snapshot.ending)}"
+        if snapshot.run.status is RunStatus.RUNNING and snapshot.elapsed_s is not None and snapshot.elapsed_s < 0:
+            return f"begins in {math.ceil(-snapshot.elapsed_s)} s"
+        if snapshot.ends_s is None and snapshot.run.phase is Phase.MEASUREMENT:
             return "until the maximum is known"
-        return _DOING.get(look.run.status, "")
+        return _DOING.get(snapshot.run.status, "")
 
-    def _offered(self, look: DisplaySnapshot) -> LoadStatus:
-        beats = [worker.row.beat for worker in look.workers if worker.row is not None and not worker.state.is_over]
+    def _offered(self, snapshot: DisplaySnapshot) -> LoadStatus:
+        beats = [worker.row.beat for worker in snapshot.workers if worker.row is not None and not worker.state.is_over]
         lost = [
             worker.row.beat
-            for worker in look.workers
+            for worker in snapshot.workers
             if worker.row is not None and worker.state is WorkerDisplayState.DEAD
         ]
         return LoadStatus(
             target=sum(beat.target_connections for beat in (*beats, *lost)),
             open=sum(beat.open_connections for beat in beats),
             busy=sum(beat.active_connections for beat in beats),
-            rate_per_s=self._planned_rate(look),
+            rate_per_s=self._planned_rate(snapshot),
         )
 
-    def _planned_rate(self, look: DisplaySnapshot) -> float | None:
+    def _planned_rate(self, snapshot: DisplaySnapshot) -> float | None:
         """The rate of an open loop at this moment of the plan."""
         load = self._scenario.load
-        if load.mode is not LoadMode.RATE or look.elapsed_s is None:
+        if load.mode is not LoadMode.RATE or snapshot.elapsed_s is None:
             return None
-        left_s = look.elapsed_s
+        left_s = snapshot.elapsed_s
         for stage in (stage for window in rate_windows(load) for stage in window):
             if left_s <= stage.duration_s:
                 done = max(0.0, left_s) / stage.duration_s
@@ -306,13 +305,13 @@ class ScreenPresenter:
             left_s -= stage.duration_s
         return 0.0
 
-    def _window(self, look: DisplaySnapshot) -> WindowFigures | None:
+    def _window(self, snapshot: DisplaySnapshot) -> WindowFigures | None:
         windows = self._history.newest_windows
         if not windows:
             return None
         newest = windows[0][-1]
         merged = merge(windows, live=True)
-        working = sum(not worker.state.is_over for worker in look.workers)
+        working = sum(not worker.state.is_over for worker in snapshot.workers)
         return WindowFigures(
             name=self._window_name(newest.phase, newest.step_id),
             seconds=least_seconds(windows)
@@ -326,12 +325,12 @@ class ScreenPresenter:
             spread=_spread(merged),
         )
 
-    def _note_stage(self, look: DisplaySnapshot, window: WindowFigures | None) -> None:
+    def _note_stage(self, snapshot: DisplaySnapshot, window: WindowFigures | None) -> None:
         """Add a line to the event log when a stage begins."""
         before, self._window_seen = self._window_seen, None if window is None else window.name
-        is_stage = bool(self._scenario.load.stages) and look.run.phase is Phase.MEASUREMENT
+        is_stage = bool(self._scenario.load.stages) and snapshot.run.phase is Phase.MEASUREMENT
         if is_stage and before is not None and self._window_seen not in (None, before):
-            self.say(look.moment, f"{self._window_seen} begins")
+            self.say(snapshot.moment, f"{self._window_seen} begins")
 
     def _window_name(self, phase: Phase, step_id: int | None) -> str:
         if step_id is None or phase is not Phase.MEASUREMENT:
@@ -360,10 +359,10 @@ class ScreenPresenter:
         )
         return tuple(sorted(groups, key=lambda group: (-group.count, group.category, group.code or 0)))
 
-    def _warehouse(self, look: DisplaySnapshot) -> WarehouseLine | None:
-        if not look.polls:
+    def _warehouse(self, snapshot: DisplaySnapshot) -> WarehouseLine | None:
+        if not snapshot.polls:
             return None
-        last = look.polls[-1]
+        last = snapshot.polls[-1]
         return WarehouseLine(
             name=self._scenario.target.warehouse or "",
             size=last.size,
@@ -371,25 +370,25 @@ class ScreenPresenter:
             queue=last.queued,
             clusters=last.started_clusters,
             polled_at=last.timestamp,
-            queued=tuple(poll.queued or 0 for poll in look.polls),
+            queued=tuple(poll.queued or 0 for poll in snapshot.polls),
         )
 
-    def _ladder(self, look: DisplaySnapshot) -> FindMaxStatus | None:
+    def _find_max(self, snapshot: DisplaySnapshot) -> FindMaxStatus | None:
         config = self._scenario.load.find_max
-        if config is None or not look.run.phase.is_measured:
+        if config is None or not snapshot.run.phase.is_measured:
             return None
-        state = _state(look.run.find_max_state)
+        state = _state(snapshot.run.find_max_state)
         target, stage = _whole(state, "target"), str(state.get("next", ""))
         climbs = stage == "climb" and target is not None and target < config.maximum
         return FindMaxStatus(
-            step=_whole(state, "step") or len(look.steps) + 1,
+            step=_whole(state, "step") or len(snapshot.steps) + 1,
             target=target,
             stage=stage,
             best=_whole(state, "best"),
             failed=_whole(state, "failed"),
             step_s=config.step_s,
             next_if_held=min((target or 0) + config.increment, config.maximum) if climbs else None,
-            rungs=tuple(
+            steps=tuple(
                 FindMaxStepLine(
                     number=step.step_number,
                     target=step.target_connections,
@@ -399,7 +398,7 @@ class ScreenPresenter:
                     p95_ms=step.p95_latency_ms,
                     reason=step.reason,
                 )
-                for step in look.steps
+                for step in snapshot.steps
             ),
         )
 
@@ -409,20 +408,22 @@ def _without_rate(recent: RecentFigures | None) -> RecentFigures | None:
     return None if recent is None else replace(recent, qps=None)
 
 
-def _is_over(look: DisplaySnapshot) -> bool:
+def _is_over(snapshot: DisplaySnapshot) -> bool:
     """Whether the load has ended."""
-    ended = bool(look.workers) and all(worker.state.is_over for worker in look.workers)
-    return ended or look.run.phase is Phase.PROCESSING
+    ended = bool(snapshot.workers) and all(worker.state.is_over for worker in snapshot.workers)
+    return ended or snapshot.run.phase is Phase.PROCESSING
 
 
-def _is_stopping(look: DisplaySnapshot) -> bool:
+def _is_stopping(snapshot: DisplaySnapshot) -> bool:
     """Whether the run has a reason to end, which its leader knows before the status of the run says so."""
-    status = look.run.status
-    return not status.is_terminal and (look.ending is not None or status in (RunStatus.STOPPING, RunStatus.CANCELLING))
+    status = snapshot.run.status
+    return not status.is_terminal and (
+        snapshot.ending is not None or status in (RunStatus.STOPPING, RunStatus.CANCELLING)
+    )
 
 
-def _stage(look: DisplaySnapshot) -> tuple[RunStatus, Phase, bool]:
-    return look.run.status, look.run.phase, _is_stopping(look)
+def _stage(snapshot: DisplaySnapshot) -> tuple[RunStatus, Phase, bool]:
+    return snapshot.run.status, snapshot.run.phase, _is_stopping(snapshot)
 
 
 def _cell(worker: WorkerSnapshot, seen_s: float) -> WorkerLine:

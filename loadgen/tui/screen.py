@@ -32,7 +32,7 @@ from loadgen.tui.draw import (
 )
 from loadgen.tui.history import RECENT_S, HistorySecond
 from loadgen.tui.screen_state import LatencyDistribution, ScreenState
-from loadgen.tui.threshold_panel import thresholds
+from loadgen.tui.threshold_panel import thresholds, thresholds_page
 from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
 
@@ -267,21 +267,20 @@ _HELP = """
              ◐ stale  ✗ dead  · no heartbeat yet
  client CPU  of the busiest worker, in percent of one core: ! from 60 %; ✗ from
              85 %: the client is the limit, and the run becomes INVALID
- thresholds  ✓ met so far  ✗ MISSED so far  ○ no data yet
+ thresholds  ✓ met so far  ✗ MISSED so far  ○ no data yet, or undecided: the
+             value is not known exactly enough, and does not count as met
  –           too few samples
- ≥           lower bound: statements were cut off, or seconds are missing
- no update   time since the last data: all numbers are that old, and the
-             countdown follows the plan
+ ≥  ≤        at least, at most: cut-off statements, missing seconds, few samples
+ no update   time since the last data; the countdown continues as planned
  log         the last events; times are UTC
-
- e  errors, and back     ?  this page, and back     Ctrl-L  redraw
+ e  t  ?     errors, all thresholds, this page; again: back     Ctrl-L  redraw
 """
 _OF_EXPERIMENT = " x  the experiment, and back   b / a: b compared with a   ✗ not usable"
 _STOP = " q  stop gracefully, as Ctrl-C does; Ctrl-C again cancels running statements"
 _LEAVE = " q  leave this view: the run continues (`loadgen stop RUN` stops it)"
 
 
-def explanation(view: ScreenState, width: int, room: int) -> list[Text]:
+def explanation(view: ScreenState, room: int) -> list[Text]:
     more = [] if view.experiment is None else [Text(_OF_EXPERIMENT)]
     lines = [Text(line) for line in _HELP.splitlines()]
     return [*lines[: room - 1 - len(more)], *more, Text(_LEAVE if view.quits else _STOP)]
@@ -304,13 +303,41 @@ def errors(view: ScreenState, width: int, room: int) -> list[Text]:
         if worker.said:
             lines.append(Text(f" {one_line(worker.worker_id, 40)} last error", style="bold"))
             lines += _wrapped(one_line(worker.said, 400), width)
-    if len(lines) > room:
-        lines = [*lines[: room - 1], Text(f" … {len(lines) - room + 1} more lines", style="dim")]
-    return lines
+    return _fitted(lines, room)
+
+
+def _fitted(lines: list[Text], room: int) -> list[Text]:
+    """The lines of a page; those without room are counted."""
+    if len(lines) <= room:
+        return lines
+    return [*lines[: room - 1], Text(f" … {len(lines) - room + 1} more lines", style="dim")]
 
 
 def _wrapped(text: str, width: int) -> list[Text]:
     return [Text(f"     {line}") for line in textwrap.wrap(text, max(10, width - 6))]
+
+
+# What Ctrl-C does while a run stops, by the number of requests before it.
+_NEXT_INTERRUPT = (
+    "Ctrl-C twice: cancel running statements",
+    "Ctrl-C again: cancel running statements",
+    "Ctrl-C again: end this program at once",
+)
+
+
+def keys(view: ScreenState, width: int) -> Text:
+    """The last line: the keys, and what Ctrl-C does, in the longest form that fits."""
+    pages = f"e errors   t thresholds   {'' if view.experiment is None else 'x experiment   '}? help"
+    if view.quits:
+        forms = [f"q leave{'' if view.stopping else ', the run continues'}   {pages}", f"q leave   {pages}"]
+    elif view.stopping:
+        interrupt = _NEXT_INTERRUPT[min(view.interrupts, 2)]
+        forms = [f"{interrupt}   {pages}", f"{interrupt}   ? help"]
+    else:
+        stops = ["q stop the run", "q stop"] if view.experiment is None else ["q stop"]  # else it stops both
+        ends = [f"   {_NEXT_INTERRUPT[0]}", "   Ctrl-C twice: cancel statements", ""]
+        forms = [f"{stop}   {pages}{end}" for end in ends for stop in stops]
+    return Text(f" {next((form for form in forms if len(form) < width), forms[-1])}", style="dim")
 
 
 WIDTH_MIN, HEIGHT_MIN = 60, 12  # on a smaller screen only two lines are shown
@@ -322,6 +349,7 @@ class ScreenPage(Enum):
     RUN = "run"
     ERRORS = "errors"
     HELP = "help"
+    THRESHOLDS = "thresholds"
     EXPERIMENT = "experiment"
 
 
@@ -363,13 +391,15 @@ def render(view: ScreenState, width: int, height: int, now_s: float, page: Scree
     if page is ScreenPage.ERRORS:
         body = errors(view, width, room)
     elif page is ScreenPage.HELP:
-        body = explanation(view, width, room)
+        body = explanation(view, room)
+    elif page is ScreenPage.THRESHOLDS:
+        body = _fitted([Text(""), *thresholds_page(view, width)], room)
     elif page is ScreenPage.EXPERIMENT and view.experiment is not None:
-        body = panels.experiment_page(view, width, room)
+        body = _fitted([Text(""), *panels.experiment_lines(view, width)], room)
     else:
         body = _body(_sections(view, width, height, now_s), room)
     body = [*body[:room], *[Text("")] * (room - len(body))]
-    return ScreenImage((*head, *body, panels.keys(view, width)), width)
+    return ScreenImage((*head, *body, keys(view, width)), width)
 
 
 def _small(view: ScreenState, width: int, height: int, now_s: float) -> ScreenImage:
@@ -389,6 +419,7 @@ def _sections(view: ScreenState, width: int, height: int, now_s: float) -> list[
     if not view.status:
         return [_experiment(view, width), replace(limits, apart=True), events]
     rows = len(view.window.statements) if view.window is not None else 0
+    statement_lines = panels.statement_lines(view, width)
     worker_lines = panels.worker_lines(view, width, now_s)
     seen = 0 if view.warehouse is None else 1
     warned = panels.warning_lines(view, width)
@@ -413,19 +444,19 @@ def _sections(view: ScreenState, width: int, height: int, now_s: float) -> list[
         ScreenSection(
             draw=lambda limit: panels.statements(view, width, limit),
             least=min(1 + rows, 4),
-            good=min(1 + rows, 6),
-            most=1 + rows,
+            good=min(statement_lines, 6),
+            most=statement_lines,
             apart=True,
         ),
         ScreenSection(
             draw=lambda limit: panels.workers(view, width, limit, now_s),
-            good=min(worker_lines, 5 if view.ladder is None else 2),
+            good=min(worker_lines, 5 if view.find_max is None else 2),
             most=worker_lines,
             apart=True,
         ),
         ScreenSection(
             draw=lambda limit: panels.find_max(view, width, limit),
-            least=panels.find_max_lines(view, width, 2 if height >= SMALL else 1),
+            least=min(panels.find_max_lines(view, width, 2 if height >= SMALL else 1), height // 4),
             good=panels.find_max_lines(view, width, 5),
             most=panels.find_max_lines(view, width, 12),
             apart=True,
@@ -449,7 +480,7 @@ def _log_section(view: ScreenState, width: int) -> ScreenSection:
 
 
 def _experiment(view: ScreenState, width: int) -> ScreenSection:
-    wanted = panels.experiment_lines(view, width)
+    wanted = len(panels.experiment_lines(view, width))
     return ScreenSection(
         draw=lambda limit: panels.experiment(view, width, limit),
         least=min(wanted, 4),

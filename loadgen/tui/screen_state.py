@@ -122,7 +122,7 @@ class FindMaxStatus:
     failed: int | None
     step_s: float  # measured time of a step that is decided at once
     next_if_held: int | None
-    rungs: tuple[FindMaxStepLine, ...] = ()
+    steps: tuple[FindMaxStepLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,7 @@ class ScreenState:
     workers: tuple[WorkerLine, ...] = ()
     warehouse: WarehouseLine | None = None
     checked: tuple[Checked, ...] = ()
-    ladder: FindMaxStatus | None = None
+    find_max: FindMaxStatus | None = None
     errors: tuple[ErrorLine, ...] = ()  # most frequent first
     warnings: tuple[str, ...] = ()
     log: tuple[LogEntry, ...] = ()  # oldest first

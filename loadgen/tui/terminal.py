@@ -24,7 +24,8 @@ from typing import TextIO
 from rich.console import Console, ConsoleDimensions
 
 from loadgen.clock import Clock
-from loadgen.log import printable
+from loadgen.log import columns_of, printable
+from loadgen.report.run_text import wrapped_text
 from loadgen.tui.screen import ScreenPage, render
 from loadgen.tui.screen_state import ScreenState
 from loadgen.units import NS_PER_S
@@ -233,7 +234,7 @@ def capture_stderr(stream: TextIO, told: Callable[[str], None]) -> Iterator[None
         for handler in handlers:
             handler.setStream(stream)
         for line in caught.lines:
-            stream.write(f"{line}\n")
+            stream.write(f"{line if (width := columns_of(stream)) is None else wrapped_text(line, width)}\n")
         stream.flush()
 
 
@@ -245,7 +246,7 @@ def capture_stderr(stream: TextIO, told: Callable[[str], None]) -> Iterator[None
 FRAME_MIN_S = 0.25
 FRAME_MAX_S = 1.0
 
-_PAGES = {"e": ScreenPage.ERRORS, "?": ScreenPage.HELP, "x": ScreenPage.EXPERIMENT}
+_PAGES = {"e": ScreenPage.ERRORS, "t": ScreenPage.THRESHOLDS, "?": ScreenPage.HELP, "x": ScreenPage.EXPERIMENT}
 _REDRAW = "\x0c"  # Ctrl-L
 
 

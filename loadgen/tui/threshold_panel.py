@@ -9,14 +9,17 @@ from rich.text import Text
 from loadgen.model.threshold import threshold_words
 from loadgen.report.formatting import TOO_FEW, bounded, worst
 from loadgen.rules.thresholds import Checked
-from loadgen.tui.draw import LABEL, cut_between_words, flow, label, measured, one_line
+from loadgen.tui.draw import LABEL, REASON_MAX, cut_between_words, flow, label, measured, one_line, wrapped
 from loadgen.tui.screen_state import ScreenState
+
+NOT_MEASURED = "not measured"
+PAGE_ENTRY_MAX = 8  # lines of one text on the page of thresholds
 
 
 def thresholds(view: ScreenState, width: int, limit: int) -> list[Text]:
     """One entry per threshold with mark, word and number, so that colour is not the only sign; missed ones first, and
     a count of those without room."""
-    checked = sorted(view.checked, key=lambda one: not _is_missed(one))
+    checked = _missed_first(view)
     entries = [_entry(one) for one in checked]
     lines = flow(entries, width, indent=LABEL)
     if limit < 1 or not lines:
@@ -24,6 +27,21 @@ def thresholds(view: ScreenState, width: int, limit: int) -> list[Text]:
     if len(lines) > limit:
         lines = _some_entries(checked, entries, width, limit)
     return [Text.assemble(label("thresholds"), lines[0][LABEL:]), *lines[1:]]
+
+
+def thresholds_page(view: ScreenState, width: int) -> list[Text]:
+    """Every threshold on a separate line, with the reason if it cannot be judged."""
+    lines = [] if view.checked else [Text(" the scenario has no thresholds")]
+    for checked in _missed_first(view):
+        lines += wrapped(Text.assemble(" ", _entry(checked)), width, indent=3, most=PAGE_ENTRY_MAX)
+        if checked.unknown:
+            reason = Text(f"   {one_line(checked.unknown, REASON_MAX)}", style="dim")
+            lines += wrapped(reason, width, indent=3, most=PAGE_ENTRY_MAX)
+    return lines
+
+
+def _missed_first(view: ScreenState) -> list[Checked]:
+    return sorted(view.checked, key=lambda one: not _is_missed(one))
 
 
 def _some_entries(checked: Sequence[Checked], entries: Sequence[Text], width: int, limit: int) -> list[Text]:
@@ -51,13 +69,15 @@ def _is_missed(checked: Checked) -> bool:
 
 def _entry(checked: Checked) -> Text:
     window_s = checked.window_s
-    check = threshold_words(one_line(checked.check, 60), window_s)
+    check = threshold_words(one_line(checked.check), window_s)
+    if checked.unknown:
+        return Text(f"○ {check}: {TOO_FEW if checked.too_few else NOT_MEASURED}, undecided", style="dim")
     if checked.value is None:
-        return Text(f"○ {check} {TOO_FEW if checked.too_few else 'not yet'}", style="dim")
+        return Text(f"○ {check}: not yet", style="dim")
     shown = bounded(measured(checked.check, checked.value), at_least=checked.at_least, at_most=checked.at_most)
-    value, mark = worst(shown, window_s), "" if window_s is None else ":"
+    value = worst(shown, window_s)
     if checked.undecided:
-        return Text(f"○ {check}{mark} {value}, undecided", style="dim")
+        return Text.assemble(("○ ", "bold yellow"), check, (f": {value}, undecided", "yellow"))
     if _is_missed(checked):
-        return Text.assemble(("✗ ", "bold red"), (check, "red"), (f" MISSED: {value}", "bold red"))
-    return Text.assemble(("✓ ", "green"), check, (f"{mark} {value}", "dim"))
+        return Text.assemble(("✗ ", "bold red"), (check, "red"), (f": {value}, MISSED", "bold red"))
+    return Text.assemble(("✓ ", "green"), check, (f": {value}", "dim"))

@@ -16,10 +16,10 @@ import pytest
 import loadgen
 import loadgen.cli.main as program
 from loadgen.cli.commands import COMMAND_HINTS, COMMANDS, FIRST_STEPS, SECTIONS, CommandEntry
-from loadgen.cli.common import print_lines, terminal_width
+from loadgen.cli.common import echo, print_lines, terminal_width
 from loadgen.cli.main import cli, main
 from loadgen.errors import Busy, ConnectFailed
-from loadgen.report.run_text import TextLine
+from loadgen.report.run_text import TextLine, columns
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ["snowflake.connector", "numpy", "sqlglot", "asyncpg", "rich", "ruamel.yaml", "asyncio", "uvicorn"]
@@ -306,6 +306,32 @@ def test_a_pipe_gets_neither_colours_nor_a_width(monkeypatch, capsys):
 
     assert capsys.readouterr().out == "PASSED  orders\n"
     assert terminal_width() is None
+
+
+MESSAGE = "warning: process 19692 on vm keeps it; `loadgen runs stop 20261119 --yes` ends it, 数据目录 /var/lib/loadgen"
+
+
+@pytest.mark.parametrize("width", range(34, 140, 5))
+def test_messages_on_a_terminal_are_broken_between_words_and_never_inside_a_command(width, monkeypatch, capsys):
+    monkeypatch.setattr("loadgen.cli.common.columns_of", lambda stream: width)
+
+    echo(f"{MESSAGE}\n  {MESSAGE}", err=True)
+
+    lines = capsys.readouterr().err.splitlines()
+    assert " ".join(" ".join(lines).split()) == f"{MESSAGE} {MESSAGE}"
+    assert max(map(columns, lines)) <= max(width, len("`loadgen runs stop 20261119 --yes`") + 4)
+    assert sum("`loadgen runs stop 20261119 --yes`" in line for line in lines) == 2
+
+
+def test_messages_elsewhere_and_commands_to_copy_are_not_broken(monkeypatch, capsys):
+    echo(MESSAGE, err=True)
+    monkeypatch.setattr("loadgen.cli.common.columns_of", lambda stream: 20)
+    echo(MESSAGE, err=True, wrap=False)
+    echo(MESSAGE)
+
+    printed = capsys.readouterr()
+    assert printed.err == f"{MESSAGE}\n" * 2
+    assert printed.out == f"{MESSAGE}\n"
 
 
 def commands_below(command, path):

@@ -105,7 +105,7 @@ def test_the_panel_stands_above_the_run(width: int, height: int):
     assert "p95 b / a:" in text
     assert "load" in text
     assert "statement" in text
-    assert lines[-1].startswith(" q stop   e errors   x experiment   ? help")
+    assert lines[-1].startswith(" q stop   e errors   t thresholds   x experiment   ? help")
     if height >= 40:
         assert "price b / a:" in text
         assert re.search(r"price of b +\S+ USD +\S+ USD", text)

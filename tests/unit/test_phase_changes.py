@@ -20,7 +20,7 @@ from loadgen.report.records import StatementTimes, WorkerSecond, merge_seconds, 
 from loadgen.tui.history import LiveHistory
 from tests.unit.metrics_builders import MS, histogram, statement
 from tests.unit.report_builders import START, record, worker_second
-from tests.unit.tui_builders import look, second, worker
+from tests.unit.tui_builders import second, snapshot, worker
 
 S = 10**9
 
@@ -167,7 +167,7 @@ def test_the_live_view_shows_the_same_rates() -> None:
         of = second(at + 1.02, phase=Phase(one.phase or ""), look=(10.0,) * one.counts.succeeded)
         beats.append(replace(of, earlier=one.earlier))
 
-    history.note(look(7.0, worker(0, seconds=tuple(beats))))
+    history.note(snapshot(7.0, worker(0, seconds=tuple(beats))))
 
     assert [row.qps for row in history.seconds] == [None, *[pytest.approx(100.0)] * 5]
     assert [sum(one.qps for one in row.statements) for row in history.seconds[1:]] == [pytest.approx(100.0)] * 5

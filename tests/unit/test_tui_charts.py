@@ -13,7 +13,7 @@ from loadgen.tui.draw import cut_between_words, wrapped
 from loadgen.tui.history import PeakThroughput
 from loadgen.tui.screen import ScreenPage, nice_top
 from loadgen.tui.screen_state import LatencyDistribution, LogEntry, ScreenState
-from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, SIZES, VIEWS, drawn, quantile_of
+from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, SIZES, VIEWS, drawn, quantile_of, step
 
 
 def lines_of(view: ScreenState, width: int, height: int, first: str, count: int) -> list[str]:
@@ -198,13 +198,62 @@ def test_names_are_whole_at_80_columns():
         assert len(row.split()) == 7
 
 
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("length", [20, 34, 45, 70])
+def test_no_name_of_a_statement_is_cut_where_there_is_room(width, height, length):
+    window = MEASUREMENT.window
+    assert window is not None
+    names = [f"{number}_{'a_long_name_' * 9}"[:length] for number in range(2)]
+    rows = tuple(replace(window.statements[0], name=name) for name in names)
+
+    text = drawn(replace(MEASUREMENT, errors=(), window=replace(window, statements=rows)), width, height)
+
+    assert all(name in text for name in names)
+    assert len(re.findall(r" 644 .* 65,600 +0", text)) == 2
+
+
+def test_long_names_are_cut_before_statements_are_left_out():
+    window = MEASUREMENT.window
+    assert window is not None
+    rows = tuple(replace(window.statements[0], name=f"{number}_{'n' * 70}") for number in range(4))
+
+    text = drawn(replace(MEASUREMENT, errors=(), window=replace(window, statements=rows)), 80, 24)
+
+    assert len(re.findall(r"^ \d_n+… .* 65,600 +0$", text, re.MULTILINE)) == 4
+
+
+@pytest.mark.parametrize("reason_words", [5, 40, 60])
+@pytest.mark.parametrize(("width", "height"), [(80, 40), (120, 40), (200, 60)])
+def test_the_reason_of_a_step_is_shown_whole_where_there_is_room(reason_words, width, height):
+    search = FIND_MAX.find_max
+    assert search is not None
+    reason = " ".join(f"word{number}" for number in range(reason_words))
+    steps = (*search.steps, step(5, 40, "UNSURE", reason))
+
+    text = drawn(replace(FIND_MAX, find_max=replace(search, steps=steps)), width, height)
+
+    assert reason in " ".join(text.split())
+
+
+def test_the_reason_of_the_newest_step_is_cut_between_words_where_there_is_no_room():
+    search = FIND_MAX.find_max
+    assert search is not None
+    steps = (step(5, 40, "UNSURE", "reason " * 140),)
+
+    lines = drawn(replace(FIND_MAX, find_max=replace(search, steps=steps)), 80, 24).split("\n")
+
+    (last,) = [line for line in lines if "…" in line]
+    assert re.fullmatch(r" +(reason )+…", last)
+    assert lines[lines.index(last) + 1].startswith(" warehouse ")
+
+
 def test_a_step_that_is_extended_says_so_at_80_columns():
-    search, window = FIND_MAX.ladder, FIND_MAX.window
+    search, window = FIND_MAX.find_max, FIND_MAX.window
     assert search is not None
     assert window is not None
     view = replace(
         FIND_MAX,
-        ladder=replace(search, step=12, target=1_000, stage="verify", step_s=100.0),
+        find_max=replace(search, step=12, target=1_000, stage="verify", step_s=100.0),
         window=replace(window, name="step 12", seconds=118.0),
     )
 

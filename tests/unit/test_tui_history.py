@@ -1,4 +1,4 @@
-"""From looks to a history: seconds of workers put together, windows that are stored and forgotten."""
+"""From snapshots to a history: seconds of workers put together, windows that are stored and forgotten."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.live_metrics import LiveSecond
 from loadgen.model.run import Phase
 from loadgen.report.records import WorkerSecond
-from loadgen.tui.history import KEPT_S, LiveHistory, PeakThroughput, coarsen_second
+from loadgen.tui.history import KEPT_S, HistorySecond, LiveHistory, PeakThroughput, coarsen_second
 from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState
 from loadgen.units import NS_PER_MS
 from tests.unit.orchestrator_builders import tally, window
-from tests.unit.tui_builders import MOMENT, look, second, worker
+from tests.unit.tui_builders import MOMENT, second, snapshot, worker
 
 
 def stored(number: int, one: LiveSecond) -> WorkerSecond:
@@ -34,6 +34,7 @@ def stored(number: int, one: LiveSecond) -> WorkerSecond:
             phase=one.phase.value,
             statements=one.statements,
             response=reduce(add, one.times.values(), EMPTY),
+            times=one.times,
             executing=one.executing,
         )
     )
@@ -41,7 +42,7 @@ def stored(number: int, one: LiveSecond) -> WorkerSecond:
 
 def telling(seen_s: float, *lives: Sequence[LiveSecond], **more: Any) -> DisplaySnapshot:
     """A snapshot of workers whose heartbeats contain these seconds."""
-    return look(seen_s, *(worker(number, seconds=tuple(live)) for number, live in enumerate(lives)), **more)
+    return snapshot(seen_s, *(worker(number, seconds=tuple(live)) for number, live in enumerate(lives)), **more)
 
 
 def shown(history: LiveHistory) -> list[tuple[int, float | None]]:
@@ -74,6 +75,33 @@ def test_p95_of_a_second_with_few_samples_is_taken_with_those_before_it_in_its_p
     assert p95 == [None, 90, 90, None, 14, 15, 16]
 
 
+def test_p95_of_the_only_statement_is_that_of_the_run():
+    history = LiveHistory()
+    draw = random.Random(1)
+    counts = [draw.randrange(12) for _ in range(60)]
+    seconds = [
+        second(at_s + 1.0, s=(10.0 + at_s,) * count, phase=Phase.WARMUP if at_s < 20 else Phase.MEASUREMENT)
+        for at_s, count in enumerate(counts)
+    ]
+
+    history.note(telling(61.0, seconds))
+
+    shown = {one.at_s: one.p95_ms for one in history.seconds if one.p95_ms is not None}
+    assert len(shown) > 40
+    assert {one.at_s: one.statements[0].p95_ms for one in history.seconds if one.at_s in shown} == shown
+
+
+def test_a_statement_without_an_end_in_a_second_keeps_its_p95_for_as_long_as_its_samples_are_recent():
+    history = LiveHistory()
+    seconds = [second(1.0, s=(10.0,) * 90), second(2.0, s=(10.0,) * 90, rare=(50.0,) * 30)]
+
+    history.note(telling(15.0, [*seconds, *(second(at_s + 1.0, s=(10.0,) * 90) for at_s in range(2, 14))]))
+
+    rare = [next((one for one in row.statements if one.name == "rare"), None) for row in history.seconds]
+    known = [None if one is None or one.p95_ms is None else (one.qps, round(one.p95_ms)) for one in rare]
+    assert known == [None, (30.0, 50), *[(0.0, 50)] * 9, *[None] * 3]
+
+
 def test_a_row_is_shown_once_every_working_worker_has_reported_it():
     history = LiveHistory()
     seconds = [second(number + 1.0, *[10.0] * 10) for number in range(5)]
@@ -82,7 +110,7 @@ def test_a_row_is_shown_once_every_working_worker_has_reported_it():
     assert [at_s for at_s, _ in shown(history)] == [0, 1, 2]
 
     silent = worker(1, seconds=tuple(seconds[:3]), state=WorkerDisplayState.STALE)
-    history.note(look(6.0, worker(0, seconds=tuple(seconds)), silent))
+    history.note(snapshot(6.0, worker(0, seconds=tuple(seconds)), silent))
     assert shown(history)[-1] == (4, 10.0)
 
     history.note(telling(7.0, seconds, seconds))
@@ -190,6 +218,11 @@ def lives(number: int) -> list[LiveSecond]:
     ]
 
 
+def figures(second: HistorySecond) -> tuple[object, ...]:
+    statements = {one.name: (one.qps, one.p95_ms) for one in second.statements}
+    return second.phase, second.p50_ms, second.p95_ms, second.p99_ms, statements
+
+
 @pytest.mark.parametrize("joined_s", [1, 4, 12, 30, 55])
 def test_a_view_that_was_opened_later_shows_the_same_numbers(joined_s):
     """The view of the run polls every second. The other one is opened later, reads the stored rows (the last few
@@ -218,9 +251,7 @@ def test_a_view_that_was_opened_later_shows_the_same_numbers(joined_s):
     assert other.peak == own.peak
     assert other.recent == own.recent
     assert shown(other) == shown(own)
-    assert [(one.phase, one.p50_ms, one.p95_ms, one.p99_ms) for one in other.seconds] == [
-        (one.phase, one.p50_ms, one.p95_ms, one.p99_ms) for one in own.seconds
-    ]
+    assert [figures(one) for one in other.seconds] == [figures(one) for one in own.seconds]
 
 
 def test_a_peak_with_missing_seconds_is_shown_as_at_least():
@@ -252,18 +283,18 @@ def test_a_new_step_begins_with_empty_numbers_and_keeps_its_own_once_they_were_s
     first = window({"s": tally((10.0,) * 50)}, step_id=1, window_id=1)
     second = window({"s": tally((10.0,) * 7)}, step_id=2, window_id=2)
 
-    history.note(look(1.0, worker(0, first, elapsed_s=1.0), worker(1, first, elapsed_s=1.0)))
-    history.note(look(2.0, worker(0, first, second, elapsed_s=2.0), worker(1, first, elapsed_s=2.0)))
+    history.note(snapshot(1.0, worker(0, first, elapsed_s=1.0), worker(1, first, elapsed_s=1.0)))
+    history.note(snapshot(2.0, worker(0, first, second, elapsed_s=2.0), worker(1, first, elapsed_s=2.0)))
     assert [[one.step_id for one in own] for own in history.newest_windows] == [[2]]
 
-    history.note(look(3.0, worker(0, elapsed_s=3.0), worker(1, elapsed_s=3.0)))
+    history.note(snapshot(3.0, worker(0, elapsed_s=3.0), worker(1, elapsed_s=3.0)))
     assert [[one.step_id for one in own] for own in history.newest_windows] == [[2]]
 
 
 def test_errors_stay_when_their_window_was_stored():
     history = LiveHistory()
-    history.note(look(1.0, worker(0, window({"s": tally(failed=3)}), elapsed_s=1.0)))
-    history.note(look(2.0, worker(0, window({"s": tally(failed=2)}, window_id=2), elapsed_s=2.0)))
+    history.note(snapshot(1.0, worker(0, window({"s": tally(failed=3)}), elapsed_s=1.0)))
+    history.note(snapshot(2.0, worker(0, window({"s": tally(failed=2)}, window_id=2), elapsed_s=2.0)))
 
     assert [errors.count for errors in history.errors.values()] == [5]
 
@@ -271,9 +302,9 @@ def test_errors_stay_when_their_window_was_stored():
 def test_errors_of_the_warm_up_are_none_of_the_measurement():
     history = LiveHistory()
     warm = window({"s": tally(failed=3)}, phase=Phase.WARMUP, window_id=0)
-    history.note(look(1.0, worker(0, warm, elapsed_s=1.0)))
+    history.note(snapshot(1.0, worker(0, warm, elapsed_s=1.0)))
     assert [errors.count for errors in history.errors.values()] == [3]
 
-    history.note(look(2.0, worker(0, warm, window({"s": tally(failed=1)}), elapsed_s=2.0), worker(1, warm)))
+    history.note(snapshot(2.0, worker(0, warm, window({"s": tally(failed=1)}), elapsed_s=2.0), worker(1, warm)))
 
     assert [errors.count for errors in history.errors.values()] == [1]

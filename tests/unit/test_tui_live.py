@@ -139,9 +139,21 @@ def test_keys_turn_pages_and_others_are_handed_on(tty, clock, screen):
     assert "of errors" not in after("e")[1]
     assert "this page" in after("?")[1]
     assert "of errors" in after("e")[1]
-    assert after("eq")[0] == "q"
+    assert " thresholds " not in after("t")[1].replace("t thresholds", "")
+    assert " thresholds " in after("t")[1].replace("t thresholds", "")
+    assert after("q")[0] == "q"
     assert after("\x1b[A")[0] == ""  # an arrow
     assert ENTER in after("\x0c")[1]
+
+
+def test_what_was_printed_meanwhile_follows_broken_between_words(tty, clock, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", tty.stream)
+    shown = LiveScreen(tty.stream, clock, lambda _: None)
+    print("words " * 20, file=sys.stderr)
+    shown.close()
+
+    printed = tty.read().rpartition(LEAVE)[2].split("\r\n")
+    assert [line.split() for line in printed] == [["words"] * 13, ["words"] * 7, []]
 
 
 def test_a_resized_window_is_filled(tty, clock, screen):
@@ -252,7 +264,7 @@ def test_from_the_first_ctrl_c_on_the_header_shows_stopping_and_the_footer_the_e
 
     assert "MEASUREMENT" in running
     assert "00:25 left" in running
-    assert "q stop the run" in running
+    assert " q stop   e errors" in running
     for shown in (once, twice):
         assert "STOPPING" in shown
         assert "left" not in shown

@@ -13,13 +13,15 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from loadgen.model.run import Phase
+from loadgen.report.experiment import ExperimentStatus
 from loadgen.rules.thresholds import Checked
 from loadgen.tui.screen import ScreenPage, ScreenSection, distribute_lines, render
 from loadgen.tui.screen_state import ScreenState, TableProgress
 from loadgen.tui.snapshot import WorkerDisplayState
 from loadgen.tui.threshold_panel import thresholds
-from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, NOW_S, SIZES, STALE, VIEWS, WARMUP, cells, drawn, rung
+from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, NOW_S, SIZES, STALE, VIEWS, WARMUP, cells, drawn, step
 
+EXPERIMENT = ExperimentStatus(headline="block 2 of 6, arm b", spent="1 credit of 5", blocks=(1,), rows=(), pairs=())
 GOLDEN = Path(__file__).with_name("golden")
 HOSTILE = (
     "</script><b>x",
@@ -52,12 +54,12 @@ def test_the_screen_is_the_golden_one(name, width, height):
 
 
 def test_a_step_that_the_client_limited_is_neither_held_nor_failed():
-    assert FIND_MAX.ladder is not None
+    assert FIND_MAX.find_max is not None
     search = replace(
-        FIND_MAX.ladder, stage="repeat", rungs=(rung(1, 5), rung(2, 15, "CLIENT_LIMIT", "95 % of its core"))
+        FIND_MAX.find_max, stage="repeat", steps=(step(1, 5), step(2, 15, "CLIENT_LIMIT", "95 % of its core"))
     )
 
-    text = drawn(replace(FIND_MAX, ladder=search), 120, 40)
+    text = drawn(replace(FIND_MAX, find_max=search), 120, 40)
 
     assert "measuring again" in text
     assert re.search(r"\? +15  CLIENT_LIMIT", text), text
@@ -100,7 +102,7 @@ def poisoned(value: Any, poison: str) -> Any:
 @pytest.mark.parametrize("page", ScreenPage)
 @pytest.mark.parametrize("poison", [*HOSTILE, "x" * 1_000_000, "🎉" * 250_000, "\u0301" * 1_000_000, "a " * 500_000])
 def test_foreign_text_is_harmless_wherever_it_stands(poison, page):
-    everything = replace(STALE, ladder=FIND_MAX.ladder, filling=None)
+    everything = replace(STALE, find_max=FIND_MAX.find_max, filling=None)
     view = poisoned(everything, poison)
 
     text = STYLE.sub("", coloured(view, 120, 40, page))
@@ -143,8 +145,8 @@ def test_a_stopping_run_is_marked_in_its_own_view_and_in_watch():
     for text in (led, watched):
         assert text.split("\n")[1].startswith(" STOPPING 01:42")
         assert "the run continues" not in text
-    assert led.endswith(" Ctrl-C twice: cancel running statements   e errors   ? help")
-    assert watched.endswith(" q leave   e errors   ? help")
+    assert led.endswith(" Ctrl-C twice: cancel running statements   e errors   t thresholds   ? help")
+    assert watched.endswith(" q leave   e errors   t thresholds   ? help")
 
 
 def test_values_that_were_not_measured_are_dashes_and_never_zeros():
@@ -160,9 +162,9 @@ def test_values_that_were_not_measured_are_dashes_and_never_zeros():
 def test_a_missed_threshold_is_described_in_words():
     text = drawn(MEASUREMENT, 80, 24)
 
-    assert "✓ p95 < 250ms 77.4 ms" in text
-    assert "✗ error_rate < 0.01% MISSED: 0.021 %" in text
-    assert "○ p95 < 250ms not yet" in drawn(WARMUP, 80, 24)
+    assert "✓ p95 < 250ms: 77.4 ms" in text
+    assert "✗ error_rate < 0.01%: 0.021 %, MISSED" in text
+    assert "○ p95 < 250ms: not yet" in drawn(WARMUP, 80, 24)
 
 
 def test_a_threshold_with_a_window_names_it_and_the_worst_span():
@@ -171,7 +173,7 @@ def test_a_threshold_with_a_window_names_it_and_the_worst_span():
     text = drawn(replace(MEASUREMENT, checked=(met, missed)), 120, 40)
 
     assert "✓ p99 < 300ms in every 10 s: worst 230 ms" in text
-    assert "✗ p99 < 100ms in every 10 s MISSED: worst 230 ms" in text
+    assert "✗ p99 < 100ms in every 10 s: worst 230 ms, MISSED" in text
 
 
 def checks(*missed: bool) -> tuple[Checked, ...]:
@@ -189,19 +191,19 @@ def threshold_lines(*missed: bool, width: int = 80, limit: int) -> list[str]:
 def test_missed_thresholds_come_first():
     (line,) = threshold_lines(False, False, True, width=120, limit=1)
 
-    assert line == " thresholds ✗ p95 < 250ms MISSED: 400 ms  ✓ p50 < 250ms 77.4 ms  ✓ p90 < 250ms 77.4 ms"
+    assert line == " thresholds ✗ p95 < 250ms: 400 ms, MISSED  ✓ p50 < 250ms: 77.4 ms  ✓ p90 < 250ms: 77.4 ms"
 
 
 def test_thresholds_without_room_are_counted_and_missed_ones_named_among_them():
     (line,) = threshold_lines(False, True, False, True, True, limit=1)
-    assert line == " thresholds ✗ p90 < 250ms MISSED: 400 ms  +4 more, 2 MISSED"
+    assert line == " thresholds ✗ p90 < 250ms: 400 ms, MISSED  +4 more, 2 MISSED"
 
     (line,) = threshold_lines(False, True, False, False, False, limit=1)
-    assert line == " thresholds ✗ p90 < 250ms MISSED: 400 ms  ✓ p50 < 250ms 77.4 ms  +3 more"
+    assert line == " thresholds ✗ p90 < 250ms: 400 ms, MISSED  ✓ p50 < 250ms: 77.4 ms  +3 more"
 
     lines = threshold_lines(False, True, False, True, True, limit=2)
-    assert lines[0] == " thresholds ✗ p90 < 250ms MISSED: 400 ms  ✗ p99 < 250ms MISSED: 400 ms"
-    assert lines[1] == "            ✗ p999 < 250ms MISSED: 400 ms  ✓ p50 < 250ms 77.4 ms  +1 more"
+    assert lines[0] == " thresholds ✗ p90 < 250ms: 400 ms, MISSED  ✗ p99 < 250ms: 400 ms, MISSED"
+    assert lines[1] == "            ✗ p999 < 250ms: 400 ms, MISSED  ✓ p50 < 250ms: 77.4 ms  +1 more"
 
     assert "more" not in "".join(threshold_lines(True, True, True, True, True, limit=3))
 
@@ -214,6 +216,64 @@ def test_the_count_of_thresholds_without_room_outweighs_the_end_of_a_long_one():
     assert line.plain.startswith(" thresholds ✗ p95 of a_statement")
     assert line.plain.endswith("…  +1 more, 1 MISSED")
     assert line.cell_len <= 80
+
+
+BOUNDS = (
+    Checked(check="p99 < 1s", value=216.0, passed=True, at_most=True),
+    Checked(check="rename_item.p99 < 300ms", value=272.0, passed=False, at_least=True, undecided=True),
+    Checked(check="pay.p99 < 1s", value=None, passed=False, undecided=True, too_few="too few samples: 40 of 100"),
+    Checked(check="longest_stall < 1s", value=None, passed=False, undecided=True, unmeasured="no worker reported it"),
+)
+
+
+def test_every_threshold_has_a_colon_before_its_value_and_an_undecided_one_the_word():
+    for checked, shown in zip(
+        BOUNDS,
+        (
+            "✓ p99 < 1s: ≤ 216 ms",
+            "○ rename_item.p99 < 300ms: ≥ 272 ms, undecided",
+            "○ pay.p99 < 1s: too few samples, undecided",
+            "○ longest_stall < 1s: not measured, undecided",
+        ),
+        strict=True,
+    ):
+        (line,) = thresholds(replace(MEASUREMENT, checked=(checked,)), 80, 5)
+        assert line.plain == f" thresholds {shown}"
+
+
+@pytest.mark.parametrize("view", [MEASUREMENT, replace(MEASUREMENT, experiment=EXPERIMENT)])
+def test_the_help_is_whole_at_80x24_and_explains_every_sign(view):
+    text = drawn(view, 80, 24, page=ScreenPage.HELP)
+
+    for sign in ("✓", "✗", "○", "≥", "≤", "–", "┊", "◐"):
+        assert f" {sign} " in text
+    assert "all thresholds" in text
+    assert " q  stop gracefully" in text
+    assert ("x  the experiment" in text) is (view.experiment is not None)
+
+
+def test_a_key_in_the_last_line_shows_every_threshold_whole_with_its_reason():
+    view = replace(MEASUREMENT, checked=(*BOUNDS, *checks(True, False, False, True, False)))
+
+    assert "t thresholds" in drawn(view, 80, 24).split("\n")[-1]
+    assert "more" in drawn(view, 80, 24)
+    page = drawn(view, 80, 24, page=ScreenPage.THRESHOLDS)
+    assert all(checked.check in page for checked in view.checked)
+    assert all(checked.unknown in page for checked in view.checked)
+    assert page.index("✗") < page.index("✓")
+
+
+@pytest.mark.parametrize("width", range(60, 130, 7))
+@pytest.mark.parametrize(
+    "changes", [{}, {"quits": True}, *({"stopping": True, "interrupts": number} for number in range(3))], ids=str
+)
+@pytest.mark.parametrize("experiment", [None, EXPERIMENT], ids=["alone", "experiment"])
+def test_the_last_line_loses_whole_keys_only(width, changes, experiment):
+    line = drawn(replace(MEASUREMENT, experiment=experiment, **changes), width, 24).split("\n")[-1]
+
+    assert "…" not in line
+    assert "? help" in line
+    assert line.startswith((" q ", " Ctrl-C "))
 
 
 def test_a_busy_client_is_named_as_such():
@@ -264,15 +324,15 @@ def test_preparing_shows_how_far_a_table_is():
 
     text = drawn(view, 80, 24)
 
-    assert "ORDERS 25 of 100 rows preparing tables" in text
+    assert "ORDERS 25 of 100 rows, preparing tables" in text
     assert " qps " not in text
 
 
 def test_a_search_shows_its_possible_next_levels():
-    assert FIND_MAX.ladder is not None
-    climbing = replace(FIND_MAX.ladder, stage="climb", failed=None, next_if_held=45)
+    assert FIND_MAX.find_max is not None
+    climbing = replace(FIND_MAX.find_max, stage="climb", failed=None, next_if_held=45)
 
-    text = drawn(replace(FIND_MAX, ladder=climbing, phase=Phase.MEASUREMENT), 120, 40)
+    text = drawn(replace(FIND_MAX, find_max=climbing, phase=Phase.MEASUREMENT), 120, 40)
 
     assert "step 5: 35 connections, measured 12 of 30 s" in text
     assert "best 35, failed –; next 45 if it holds" in text

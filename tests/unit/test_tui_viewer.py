@@ -15,7 +15,7 @@ from loadgen.tui.draw import clock, count, measured, ms, one_line, percent, rate
 from loadgen.tui.presenter import ScreenPresenter, new_log_entries
 from loadgen.tui.snapshot import WorkerDisplayState
 from tests.unit.orchestrator_builders import tally, window
-from tests.unit.tui_builders import MOMENT, look, quantile_of, run_row, scenario, second, worker
+from tests.unit.tui_builders import MOMENT, quantile_of, run_row, scenario, second, snapshot, worker
 
 # --- viewer ----------------------------------------------------------------------------------------------------------
 
@@ -24,8 +24,8 @@ def test_a_countdown_is_of_the_local_clock_and_never_jumps_forth():
     viewer = ScreenPresenter(scenario())
     plan = {"measures_s": 10.0, "ends_s": 70.0}
 
-    first = viewer.look(look(100.0, elapsed_s=20.0, **plan))
-    late = viewer.look(look(101.6, elapsed_s=21.0, **plan))  # this look took longer to reach us
+    first = viewer.update(snapshot(100.0, elapsed_s=20.0, **plan))
+    late = viewer.update(snapshot(101.6, elapsed_s=21.0, **plan))  # this snapshot took longer to reach us
 
     assert (first.since_s, first.until_s) == (90.0, 150.0)
     assert (late.since_s, late.until_s) == (90.0, 150.0)
@@ -34,8 +34,8 @@ def test_a_countdown_is_of_the_local_clock_and_never_jumps_forth():
 def test_warm_up_lasts_until_the_measurement_and_a_search_has_no_end():
     viewer = ScreenPresenter(scenario(mode=LoadMode.FIND_MAX, duration_s=None, find_max=FindMaxSettings()))
 
-    warm = viewer.look(look(5.0, run=run_row(phase=Phase.WARMUP), elapsed_s=5.0, measures_s=10.0))
-    measuring = viewer.look(look(15.0, elapsed_s=15.0, measures_s=10.0))
+    warm = viewer.update(snapshot(5.0, run=run_row(phase=Phase.WARMUP), elapsed_s=5.0, measures_s=10.0))
+    measuring = viewer.update(snapshot(15.0, elapsed_s=15.0, measures_s=10.0))
 
     assert (warm.since_s, warm.until_s) == (0.0, 10.0)
     assert (measuring.since_s, measuring.until_s) == (10.0, None)
@@ -45,7 +45,7 @@ def test_warm_up_lasts_until_the_measurement_and_a_search_has_no_end():
 def test_what_was_seen_stays_while_the_report_is_written():
     viewer = ScreenPresenter(scenario())
     assert viewer.doing("connecting", 1.0).status == ""
-    last = viewer.look(look(20.0, worker(0), elapsed_s=20.0))
+    last = viewer.update(snapshot(20.0, worker(0), elapsed_s=20.0))
 
     after = viewer.doing("writing the report", 30.0, run_id=last.run_id)
 
@@ -59,8 +59,8 @@ def test_a_run_that_drains_has_no_rate_though_its_last_times_stay(status):
     viewer = ScreenPresenter(scenario())
     telling = worker(0, elapsed_s=2.0, seconds=(second(1.0, 5.0, 5.0), second(2.0, 5.0, 5.0)))
 
-    measured = viewer.look(look(2.0, telling, elapsed_s=2.0))
-    drains = viewer.look(look(3.0, telling, elapsed_s=3.0, run=run_row(status)))
+    measured = viewer.update(snapshot(2.0, telling, elapsed_s=2.0))
+    drains = viewer.update(snapshot(3.0, telling, elapsed_s=3.0, run=run_row(status)))
     after = viewer.doing("writing the report", 4.0)
 
     assert measured.recent is not None
@@ -83,8 +83,8 @@ def test_a_run_that_drains_has_no_rate_though_its_last_times_stay(status):
 def test_a_run_with_a_reason_to_end_is_stopping_and_has_no_time_left(status, ending, stops):
     viewer = ScreenPresenter(scenario())
 
-    viewer.look(look(19.0, elapsed_s=19.0, ends_s=70.0))
-    view = viewer.look(look(20.0, run=run_row(status), elapsed_s=20.0, ends_s=70.0, ending=ending))
+    viewer.update(snapshot(19.0, elapsed_s=19.0, ends_s=70.0))
+    view = viewer.update(snapshot(20.0, run=run_row(status), elapsed_s=20.0, ends_s=70.0, ending=ending))
 
     assert view.stopping == stops
     assert (view.until_s is None) == (status is not RunStatus.RUNNING or stops)
@@ -93,20 +93,20 @@ def test_a_run_with_a_reason_to_end_is_stopping_and_has_no_time_left(status, end
 
 def test_a_request_to_end_is_shown_before_the_run_confirms_it():
     viewer = ScreenPresenter(scenario())
-    before = viewer.look(look(20.0, elapsed_s=20.0, ends_s=70.0))
+    before = viewer.update(snapshot(20.0, elapsed_s=20.0, ends_s=70.0))
     viewer.interrupt(20.5)
 
     at_once = viewer.interrupted(before)
-    next_look = viewer.look(look(21.0, elapsed_s=21.0, ends_s=70.0))
+    next_snapshot = viewer.update(snapshot(21.0, elapsed_s=21.0, ends_s=70.0))
     viewer.interrupt(22.0)
-    again = viewer.interrupted(next_look)
+    again = viewer.interrupted(next_snapshot)
     ended = viewer.doing("writing the report", 30.0)
 
     assert before.until_s == 70.0
-    for view in (at_once, next_look, again):
+    for view in (at_once, next_snapshot, again):
         assert (view.stopping, view.since_s, view.until_s) == (True, 20.5, None)
         assert view.doing == "running statements may finish"
-    assert [view.interrupts for view in (before, at_once, next_look, again, ended)] == [0, 1, 1, 2, 2]
+    assert [view.interrupts for view in (before, at_once, next_snapshot, again, ended)] == [0, 1, 1, 2, 2]
     assert (ended.doing, ended.since_s) == ("writing the report", 30.0)
 
 
@@ -133,7 +133,7 @@ def test_the_planned_rate_follows_warm_up_stages_and_ramps():
     viewer = ScreenPresenter(load)
 
     rates = [
-        viewer.look(look(at_s, elapsed_s=at_s, measures_s=10.0, ends_s=50.0)).offered.rate_per_s
+        viewer.update(snapshot(at_s, elapsed_s=at_s, measures_s=10.0, ends_s=50.0)).offered.rate_per_s
         for at_s in (1.0, 15.0, 35.0, 45.0)
     ]
 
@@ -144,7 +144,7 @@ def test_connections_are_those_of_living_workers_and_those_of_lost_workers_are_m
     alive = worker(0, target_connections=8, open_connections=6, active_connections=5)
     dead = worker(1, state=WorkerDisplayState.DEAD, target_connections=8, open_connections=8, active_connections=8)
 
-    offered = ScreenPresenter(scenario()).look(look(1.0, alive, dead)).offered
+    offered = ScreenPresenter(scenario()).update(snapshot(1.0, alive, dead)).offered
 
     assert (offered.target, offered.open, offered.busy, offered.rate_per_s) == (16, 6, 5, None)
 
@@ -153,8 +153,8 @@ def test_the_mean_is_shown_once_every_living_worker_has_begun():
     begun = window({"s": tally()}, seconds=4.0)
     viewer = ScreenPresenter(scenario())
 
-    first = viewer.look(look(1.0, worker(0, begun), worker(1)))
-    then = viewer.look(look(2.0, worker(0, begun), worker(1, state=WorkerDisplayState.DEAD)))
+    first = viewer.update(snapshot(1.0, worker(0, begun), worker(1)))
+    then = viewer.update(snapshot(2.0, worker(0, begun), worker(1, state=WorkerDisplayState.DEAD)))
 
     assert first.window is not None
     assert then.window is not None
@@ -164,15 +164,15 @@ def test_the_mean_is_shown_once_every_living_worker_has_begun():
 def test_statements_stand_in_the_order_of_their_weights():
     measured = window({"rare": tally((1.0,) * 90), "s": tally((1.0,) * 10)})
 
-    view = ScreenPresenter(scenario()).look(look(1.0, worker(0, measured)))
+    view = ScreenPresenter(scenario()).update(snapshot(1.0, worker(0, measured)))
 
     assert view.window is not None
     assert [line.name for line in view.window.statements] == ["s", "rare"]
 
 
 def test_totals_are_of_the_whole_measurement_also_when_windows_were_stored():
-    view = ScreenPresenter(scenario()).look(
-        look(1.0, worker(0, measured=MeasuredCounts(queries=50, reads=50, errors=2)))
+    view = ScreenPresenter(scenario()).update(
+        snapshot(1.0, worker(0, measured=MeasuredCounts(queries=50, reads=50, errors=2)))
     )
 
     assert (view.tried, view.failed) == (50, 2)
@@ -182,9 +182,13 @@ def test_a_stage_is_named_and_its_beginning_is_an_event():
     stages = tuple(LoadStage(duration_s=10.0, connections=8, name=name) for name in ("calm", "peak"))
     viewer = ScreenPresenter(scenario(stages=stages, duration_s=20.0))
 
-    first = viewer.look(look(5.0, worker(0, window({"s": tally((9.0,))}, step_id=1)), elapsed_s=5.0))
-    later = viewer.look(look(15.0, worker(0, window({"s": tally((9.0,))}, step_id=2, window_id=2)), elapsed_s=15.0))
-    again = viewer.look(look(16.0, worker(0, window({"s": tally((9.0,))}, step_id=2, window_id=2)), elapsed_s=16.0))
+    first = viewer.update(snapshot(5.0, worker(0, window({"s": tally((9.0,))}, step_id=1)), elapsed_s=5.0))
+    later = viewer.update(
+        snapshot(15.0, worker(0, window({"s": tally((9.0,))}, step_id=2, window_id=2)), elapsed_s=15.0)
+    )
+    again = viewer.update(
+        snapshot(16.0, worker(0, window({"s": tally((9.0,))}, step_id=2, window_id=2)), elapsed_s=16.0)
+    )
 
     assert [view.window.name for view in (first, later) if view.window] == ["calm, stage 1 of 2", "peak, stage 2 of 2"]
     assert [line.text for line in again.log if "stage" in line.text] == ["peak, stage 2 of 2 begins"]
@@ -194,7 +198,7 @@ def test_an_error_of_one_statement_names_it():
     failed = tally((9.0,), failed=2)
     viewer = ScreenPresenter(scenario())
 
-    (error,) = viewer.look(look(5.0, worker(0, window({"s": failed})), elapsed_s=5.0)).errors
+    (error,) = viewer.update(snapshot(5.0, worker(0, window({"s": failed})), elapsed_s=5.0)).errors
 
     assert error.statement == "s"
 
@@ -204,22 +208,22 @@ def test_a_search_shows_its_state_and_what_comes_next():
     find = FindMaxSettings(start=5, increment=10, maximum=30)
     viewer = ScreenPresenter(scenario(mode=LoadMode.FIND_MAX, duration_s=None, find_max=find))
 
-    ladder = viewer.look(look(1.0, run=run_row(find_max_state=state), steps=(step(1, 5), step(2, 15)))).ladder
+    find_max = viewer.update(snapshot(1.0, run=run_row(find_max_state=state), steps=(step(1, 5), step(2, 15)))).find_max
 
-    assert ladder is not None
-    assert (ladder.step, ladder.target, ladder.best, ladder.failed) == (3, 25, 15, None)
-    assert ladder.next_if_held == 30
-    assert [(rung.target, rung.held) for rung in ladder.rungs] == [(5, True), (15, True)]
+    assert find_max is not None
+    assert (find_max.step, find_max.target, find_max.best, find_max.failed) == (3, 25, 15, None)
+    assert find_max.next_if_held == 30
+    assert [(step.target, step.held) for step in find_max.steps] == [(5, True), (15, True)]
 
 
 @pytest.mark.parametrize("state", [None, "", "[1]", "{", '{"step": "many", "target": true}'])
 def test_a_state_of_the_search_that_cannot_be_read_is_no_obstacle(state):
     viewer = ScreenPresenter(scenario(mode=LoadMode.FIND_MAX, duration_s=None, find_max=FindMaxSettings()))
 
-    ladder = viewer.look(look(1.0, run=run_row(find_max_state=state))).ladder
+    find_max = viewer.update(snapshot(1.0, run=run_row(find_max_state=state))).find_max
 
-    assert ladder is not None
-    assert (ladder.step, ladder.target) == (1, None)
+    assert find_max is not None
+    assert (find_max.step, find_max.target) == (1, None)
 
 
 def step(number: int, target: int, outcome: str = "STABLE") -> StepRecord:
@@ -236,8 +240,8 @@ def texts(before, now):
 
 
 def test_a_change_is_shown_once():
-    first = look(1.0, worker(0), run=run_row(RunStatus.STARTING, Phase.PREPARING))
-    second = look(2.0, worker(0), ending="threshold", warnings=("hot",), steps=(step(1, 5),))
+    first = snapshot(1.0, worker(0), run=run_row(RunStatus.STARTING, Phase.PREPARING))
+    second = snapshot(2.0, worker(0), ending="threshold", warnings=("hot",), steps=(step(1, 5),))
 
     assert texts(None, first) == ["STARTING PREPARING"]
     assert texts(first, second) == [
@@ -250,9 +254,9 @@ def test_a_change_is_shown_once():
 
 
 def test_workers_with_the_same_change_share_a_line():
-    before = look(1.0, *(worker(number) for number in range(5)))
-    stale = look(2.0, *(replace(one, state=WorkerDisplayState.STALE) for one in before.workers))
-    dead = look(3.0, *(replace(one, state=WorkerDisplayState.DEAD, why="it was\nkilled") for one in before.workers))
+    before = snapshot(1.0, *(worker(number) for number in range(5)))
+    stale = snapshot(2.0, *(replace(one, state=WorkerDisplayState.STALE) for one in before.workers))
+    dead = snapshot(3.0, *(replace(one, state=WorkerDisplayState.DEAD, why="it was\nkilled") for one in before.workers))
 
     assert texts(before, stale) == ["worker-0 is stale (and 4 more)"]
     assert texts(stale, before) == ["worker-0 is back (and 4 more)"]
@@ -265,7 +269,7 @@ def test_rejected_logins_are_shown_when_their_number_has_doubled():
         logins = LoginCounts(refused=refused, last_refused=(refusal,) if refused else ())
         one = worker(0)
         assert one.live is not None
-        return look(1.0, replace(one, live=replace(one.live, logins=logins)), worker(1))
+        return snapshot(1.0, replace(one, live=replace(one.live, logins=logins)), worker(1))
 
     assert texts(after(0), after(0)) == []
     assert texts(after(0), after(1)) == ["1 login refused, the last of worker-0: 390144: the token has␊expired"]
@@ -282,7 +286,7 @@ def test_lost_connections_are_shown_with_their_error():
         )
         one = worker(0)
         assert one.live is not None
-        return look(1.0, replace(one, live=replace(one.live, logins=logins)))
+        return snapshot(1.0, replace(one, live=replace(one.live, logins=logins)))
 
     assert texts(after(0), after(1)) == ["1 connection lost, the last of worker-0: 390111: gone"]
     assert texts(after(1), after(1)) == []

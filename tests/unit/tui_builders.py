@@ -1,4 +1,4 @@
-"""Views and looks for the tests of the live view; valid by default."""
+"""Views and snapshots for the tests of the live view; valid by default."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ MEASUREMENT = replace(
 )
 
 
-def rung(number: int, target: int, outcome: str = "STABLE", reason: str = "held") -> FindMaxStepLine:
+def step(number: int, target: int, outcome: str = "STABLE", reason: str = "held") -> FindMaxStepLine:
     return FindMaxStepLine(
         number=number,
         target=target,
@@ -205,7 +205,7 @@ FIND_MAX = replace(
     failed=0,
     errors=(),
     workers=cells(2, open=18, target=18),
-    ladder=FindMaxStatus(
+    find_max=FindMaxStatus(
         step=5,
         target=35,
         stage="confirm",
@@ -213,11 +213,11 @@ FIND_MAX = replace(
         failed=45,
         step_s=30.0,
         next_if_held=None,
-        rungs=(
-            rung(1, 5),
-            rung(2, 15),
-            rung(3, 35),
-            rung(4, 45, "DEGRADED", "p95 88.1 ms is more than 20 % above 40.5 ms"),
+        steps=(
+            step(1, 5),
+            step(2, 15),
+            step(3, 35),
+            step(4, 45, "DEGRADED", "p95 88.1 ms is more than 20 % above 40.5 ms"),
         ),
     ),
 )
@@ -256,7 +256,7 @@ STALE = replace(
 )
 
 
-# --- looks -----------------------------------------------------------------------------------------------------------
+# --- snapshots --------------------------------------------------------------------------------------------------------
 
 
 def scenario(**load: object) -> Scenario:
@@ -318,7 +318,7 @@ def second(
     )
 
 
-def look(seen_s: float, *workers: WorkerSnapshot, **more: Any) -> DisplaySnapshot:
+def snapshot(seen_s: float, *workers: WorkerSnapshot, **more: Any) -> DisplaySnapshot:
     fields: dict[str, Any] = {"run": run_row(), "moment": MOMENT + timedelta(seconds=seen_s)}
     return DisplaySnapshot(seen_s=seen_s, workers=workers, **(fields | more))
 

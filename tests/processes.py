@@ -107,7 +107,7 @@ def run_as(variant: str, parent: Path) -> list[str]:
 
 
 def start_program(words: Sequence[str], environ: Mapping[str, str], folder: Path) -> subprocess.Popen[str]:
-    """The command line in a session of its own; what it prints is read through pipes."""
+    """The command line in a separate session; what it prints is read through pipes."""
     return subprocess.Popen(
         [*PROGRAM, *words],
         cwd=folder,

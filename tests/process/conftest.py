@@ -29,7 +29,7 @@ def home() -> Iterator[Path]:
 
 @pytest.fixture
 def pools(server: EmbeddedServer, tmp_path: Path) -> Iterator[PoolHarness]:
-    """Pools with a queue of their own."""
+    """Pools with a separate queue."""
     plane = ControlPlane(server)
     harness = PoolHarness(plane, tmp_path)
     try:

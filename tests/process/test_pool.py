@@ -165,7 +165,7 @@ def test_a_real_run_goes_through_the_queue(pools, capsys, monkeypatch):
     assert (stats["total_workers"], stats["processing_workers"]) == (1, 0)
     ended = f"runner-1 ended {queue_id}: COMPLETED {summary['verdict']}, exit code 0"
     for line in (f"runner-1 claimed {queue_id}, attempt 1", f"runner-1 started {queue_id} as run {run.run_id}", ended):
-        pools.wait_for(lambda line=line: line in pools.log(), line)  # type: ignore[misc]
+        pools.wait_for(lambda line=line: line in pools.log(), line)
     assert (stats["total_completed"], stats["total_failed"]) == (1, 0)
     assert next(iter(stats["workers"].values())).keys() == {"status", "current_run", "completed", "failed"}
 

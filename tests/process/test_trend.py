@@ -96,8 +96,6 @@ class Nights:
             template_id=template,
             status=status,
             created_at=stored.created_at,
-            total_operations=1,
-            read_operations=1,
             p50_latency_ms=p95 / 2,
             p95_latency_ms=p95,
             summary=json.dumps(summary),

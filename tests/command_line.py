@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.processes import PATIENCE_S, PROGRAM, ROOT
+from tests.processes import PATIENCE_S, PROGRAM, ROOT, start_program
 
 
 class Shell:
@@ -40,11 +40,4 @@ class Shell:
         )
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*PROGRAM, *words],
-            env=self.environ,
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return start_program(words, self.environ, self.folder)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,18 +30,26 @@ Value = TypeVar("Value")
 VARIANTS = ("root", "ordinary user")
 
 
-def wait_until(happened: Callable[[], Value | None], what: str, *, unless: Callable[[], object] | None = None) -> Value:
-    """The first true value of `happened`. Fails when it does not come, and at once when `unless` returns a reason."""
+def wait_until(
+    happened: Callable[[], Value | None],
+    what: str,
+    *,
+    unless: Callable[[], object] | None = None,
+    details: Callable[[], str] = str,
+    patience_s: float = PATIENCE_S,
+) -> Value:
+    """The first true value of `happened`. Fails with `details` when it does not come, and at once when `unless` returns
+    a reason."""
     never = threading.Event()
     waited_s, pause_s = 0.0, FIRST_LOOK_S
-    while waited_s < PATIENCE_S:
+    while waited_s < patience_s:
         if value := happened():
             return value
         if unless is not None and (told := unless()):
             pytest.fail(f"while waiting until {what}: {told}")
         never.wait(pause_s)
         waited_s, pause_s = waited_s + pause_s, min(2 * pause_s, LOOK_S)
-    pytest.fail(f"did not happen in {PATIENCE_S:.0f} s: {what}")
+    pytest.fail(f"did not happen in {patience_s:.0f} s: {what}\n{details()}".rstrip())
 
 
 def alive(pids: set[int]) -> set[int]:
@@ -96,6 +104,19 @@ def run_as(variant: str, parent: Path) -> list[str]:
     if subprocess.run([*prefix, sys.executable, "-c", "pass"], capture_output=True).returncode != 0:
         pytest.skip("user `nobody` cannot run this Python")
     return prefix
+
+
+def start_program(words: Sequence[str], environ: Mapping[str, str], folder: Path) -> subprocess.Popen[str]:
+    """The command line in a separate session; what it prints is read through pipes."""
+    return subprocess.Popen(
+        [*PROGRAM, *words],
+        cwd=folder,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from loadgen.snowflake.settings import load_settings
 from loadgen.worker import sessions as worker_sessions
 from loadgen.worker.sessions import LoadSessions
 from tests.embedded_server import EmbeddedServer
+from tests.processes import wait_until
 
 CANCEL = "SYSTEM\\$CANCEL_ALL_QUERIES"
 
@@ -42,14 +43,14 @@ def test_a_session_that_cannot_be_cancelled_does_not_keep_the_others(
     threads = [threading.Thread(target=_wait, args=(one,), name="waits") for one in running]
     for thread in threads:
         thread.start()
-    _until(lambda: _waiting(server, running) == 3)
+    wait_until(lambda: _waiting(server, running) == 3, "three statements execute")
     server.fault(match=CANCEL, kind=kind, count=1)
     sessions = LoadSessions(scenario, run_id="r", worker_id="w", environ={EMBEDDED_ADDRESS: server.address})
 
     with pytest.raises(RunFailed, match="1 of 3 sessions could not be cancelled"):
         sessions.cancel([one.session_id for one in running])
 
-    _until(lambda: _waiting(server, running) == 1)
+    wait_until(lambda: _waiting(server, running) == 1, "one statement executes")
     sessions.cancel([one.session_id for one in running])
     for thread in threads:
         thread.join()
@@ -62,7 +63,7 @@ def test_a_session_whose_cancellation_hangs_does_not_delay_the_others(
     threads = [threading.Thread(target=_wait, args=(one,), name="waits") for one in running]
     for thread in threads:
         thread.start()
-    _until(lambda: _waiting(server, running) == 5)
+    wait_until(lambda: _waiting(server, running) == 5, "all statements execute")
     server.fault(match=CANCEL, kind="hang", count=2)
     sessions = LoadSessions(scenario, run_id="r", worker_id="w", environ={EMBEDDED_ADDRESS: server.address})
     monkeypatch.setattr(worker_sessions, "CANCEL_LIMIT_S", 5)
@@ -75,7 +76,7 @@ def test_a_session_whose_cancellation_hangs_does_not_delay_the_others(
 
     work = threading.Thread(target=cancel, name="cancels")
     work.start()
-    _until(lambda: _waiting(server, running) == 2)
+    wait_until(lambda: _waiting(server, running) == 2, "two statements execute")
 
     assert not failed, "the first two still hang"
     work.join()
@@ -128,12 +129,3 @@ def _waiting(server: EmbeddedServer, connections: list[Any]) -> int:
         if line["session_id"] in mine and "SYSTEM$WAIT" in line["sql_text"]
     ]
     return int(server.ask("/__loadgen/stats")["under_way"]) if not ended else len(mine) - len(ended)
-
-
-def _until(happened: Any) -> None:
-    never = threading.Event()
-    for _ in range(1_500):
-        if happened():
-            return
-        never.wait(0.02)
-    pytest.fail("it did not happen in 30 s")

@@ -21,7 +21,7 @@ from loadgen.model.run import Phase
 from loadgen.worker.flush import ResultFlusher
 from loadgen.worker.worker_state import WorkerLogLine, WorkerSharedState
 from tests.contract.control_builders import HOSTILE, MOMENT, STORED, appends, log_row, raw_count
-from tests.control_plane import ControlPlane, retries
+from tests.control_plane import ControlPlane, retries, step_row
 from tests.embedded_server import EmbeddedServer
 from tests.unit.worker_builders import ME, snapshot
 
@@ -186,25 +186,14 @@ def test_many_logs_of_any_size_are_all_there(session, run_id):
 
 
 def step(run_id: str, **more: Any) -> StepRecord:
-    fields: dict[str, Any] = {"run_id": run_id, "step_number": 1, "target_connections": 8, "window_start_time": MOMENT}
-    fields |= {"window_end_time": MOMENT + timedelta(seconds=10), "succeeded": 100, "failed": 1, "qps": 10.1}
-    fields |= {"p50_latency_ms": 1.0, "p95_latency_ms": 2.0, "p99_latency_ms": 3.0, "error_rate": 0.01}
-    return StepRecord(**(fields | {"queue_seen": True, "outcome": "PASSED", "reason": "it held"} | more))
+    fields: dict[str, Any] = {"window_start_time": MOMENT, "window_end_time": MOMENT + timedelta(seconds=10)}
+    fields |= {"succeeded": 100, "failed": 1, "qps": 10.1, "error_rate": 0.01, "queue_seen": True}
+    fields |= {"p50_latency_ms": 1.0, "p95_latency_ms": 2.0, "p99_latency_ms": 3.0}
+    return step_row(run_id, **(fields | more))
 
 
 def test_steps_come_back_as_they_were_judged_the_first_time(plane, session, run_id):
-    bare = dict.fromkeys(
-        [
-            "window_start_time",
-            "window_end_time",
-            "qps",
-            "p50_latency_ms",
-            "p95_latency_ms",
-            "p99_latency_ms",
-            "error_rate",
-        ]
-    )
-    steps = [step(run_id), step(run_id, step_number=2, queue_seen=False, **bare), step(run_id, step_number=10)]
+    steps = [step(run_id), step_row(run_id, step_number=2), step(run_id, step_number=10)]
 
     for one in (*steps[::-1], step(run_id, outcome="FAILED")):
         run_measurements.append_step(session, retries(), one)

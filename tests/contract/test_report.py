@@ -14,7 +14,7 @@ import pytest
 from loadgen.cli.main import main
 from loadgen.control.tables import run_measurements, run_status, test_logs, test_results, worker_heartbeats
 from loadgen.control.tables.run_control_events import NewEvent, emit
-from loadgen.control.tables.run_measurements import MetricsSnapshot, StepRecord, WarehousePoll
+from loadgen.control.tables.run_measurements import MetricsSnapshot, WarehousePoll
 from loadgen.control.tables.run_status import StatusChange
 from loadgen.control.tables.test_logs import LogRow
 from loadgen.control.tables.worker_heartbeats import WorkerHeartbeat, WorkerIdentity
@@ -28,7 +28,7 @@ from loadgen.report.summary import WorkerResult
 from loadgen.results.run_record import read_record
 from loadgen.scenario.frozen import freeze, template_id
 from orchestrator.run_folder import write_reports
-from tests.control_plane import ControlPlane, result_row, retries
+from tests.control_plane import ControlPlane, result_row, retries, step_row
 from tests.unit.orchestrator_builders import live_text, tally, window
 from tests.unit.report_builders import HOSTILE_NAME, MANY, scenario, summary
 
@@ -155,9 +155,8 @@ def surroundings(plane: ControlPlane, run_id: str, start: datetime) -> None:
         raw="{}",
     )
     run_measurements.append_polls(session, some, [poll])
-    step = StepRecord(
-        run_id=run_id,
-        step_number=1,
+    step = step_row(
+        run_id,
         target_connections=4,
         window_start_time=start,
         window_end_time=start + timedelta(seconds=600),
@@ -166,9 +165,7 @@ def surroundings(plane: ControlPlane, run_id: str, start: datetime) -> None:
         qps=10.0,
         p50_latency_ms=2.0,
         p95_latency_ms=3.5,
-        p99_latency_ms=None,
         error_rate=0.1,
-        queue_seen=False,
         outcome="STABLE",
         reason="held",
     )

@@ -34,10 +34,9 @@ from tests.process.pool_harness import (
     PoolHarness,
     assert_all_is_well,
     assert_taken_in_order,
-    wait_for,
 )
 
-LOOKS = 6_000  # only a hang reaches it
+PATIENCE_S = 600.0  # only a hang reaches it
 
 
 def main() -> int:
@@ -49,7 +48,7 @@ def main() -> int:
     given = parser.parse_args()
     with cleaned_up(), EmbeddedServer() as server:
         plane = ControlPlane(server)
-        harness = PoolHarness(plane, Path(tempfile.mkdtemp()))
+        harness = PoolHarness(plane, Path(tempfile.mkdtemp()), patience_s=PATIENCE_S)
         try:
             figures = measure(harness, given.runners, given.runs, random.Random(given.seed))
         finally:
@@ -66,16 +65,11 @@ def measure(harness: PoolHarness, runners: int, runs: int, chance: random.Random
     clock = SystemClock()
     began_ns = clock.monotonic_ns()
     harness.start(f"--min={runners}", f"--max={runners}", "--grace=10s")
-    wait_for(lambda: len(harness.runner_pids()) >= runners // 2, "half of the runners register", harness, looks=LOOKS)
+    harness.wait_for(lambda: len(harness.runner_pids()) >= runners // 2, "half of the runners register")
     faults = harness.inject_faults(FaultPlan(kills=runners // 2, stops=runners // 2, every_s=1.0), chance)
-    wait_for(lambda: not harness.unfinished(), "every run ends", harness, looks=LOOKS)
+    harness.wait_for(lambda: not harness.unfinished(), "every run ends")
     took_s = (clock.monotonic_ns() - began_ns) / 1e9
-    wait_for(
-        lambda: all(one.ended_at for each in harness.attempts().values() for one in each),
-        "attempts end",
-        harness,
-        looks=LOOKS,
-    )
+    harness.wait_for(lambda: all(one.ended_at for each in harness.attempts().values() for one in each), "attempts end")
     how = assert_all_is_well(harness, queued)
     assert_taken_in_order(harness)
     histories = harness.attempts()

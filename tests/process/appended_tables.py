@@ -15,7 +15,7 @@ from loadgen.metrics.window import WindowRow
 from loadgen.model.run import Phase
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.workload.pools import Pool
-from tests.control_plane import ControlPlane
+from tests.control_plane import ControlPlane, result_row, step_row
 
 MOMENT = datetime(2026, 11, 20, 1, 2, 3, 456789)  # noqa: DTZ001  naive UTC, as the tables have it
 
@@ -61,13 +61,7 @@ def execution(run_id: str, number: int) -> query_executions.Execution:
 
 
 def result(run_id: str, number: int) -> test_results.ResultRow:
-    times = ["p50_latency_ms", "p95_latency_ms", "p99_latency_ms", "avg_latency_ms", "find_max_result"]
-    fields: dict[str, Any] = dict.fromkeys(times) | {
-        f"{name}_operations": 1 for name in ("total", "read", "write", "failed")
-    }
-    fields |= {"run_id": run_id, "worker_id": f"w{number}", "worker_group_id": number, "template_id": "t"}
-    fields |= {"status": "COMPLETED", "created_at": MOMENT, "summary": '{"a":1}'}
-    return test_results.ResultRow(**fields, test_id=str(uuid.uuid4()))
+    return result_row(run_id, test_id=str(uuid.uuid4()), worker_id=f"w{number}", worker_group_id=number)
 
 
 def log_row(run_id: str, number: int) -> test_logs.LogRow:
@@ -83,18 +77,7 @@ def log_row(run_id: str, number: int) -> test_logs.LogRow:
 
 
 def step(run_id: str, number: int) -> run_measurements.StepRecord:
-    times = [
-        "window_start_time",
-        "window_end_time",
-        "qps",
-        "p50_latency_ms",
-        "p95_latency_ms",
-        "p99_latency_ms",
-        "error_rate",
-    ]
-    fields: dict[str, Any] = dict.fromkeys(times) | {"run_id": run_id, "step_number": number, "target_connections": 1}
-    fields |= {"succeeded": 1, "failed": 0, "queue_seen": False, "outcome": "PASSED", "reason": "x"}
-    return run_measurements.StepRecord(**fields)
+    return step_row(run_id, step_number=number)
 
 
 def warehouse_poll(run_id: str, number: int) -> run_measurements.WarehousePoll:

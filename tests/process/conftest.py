@@ -1,10 +1,13 @@
-"""Directories for servers that tests start, stop and kill themselves."""
+"""Pools, and directories for servers that tests start, stop and kill themselves."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.control_plane import ControlPlane
+from tests.embedded_server import EmbeddedServer
+from tests.process.pool_harness import PoolHarness
 from tests.process.served import serving
 from tests.processes import reachable_directory
 
@@ -22,3 +25,15 @@ def home() -> Iterator[Path]:
         with serving(path / "data"):
             pass
         yield path / "data"
+
+
+@pytest.fixture
+def pools(server: EmbeddedServer, tmp_path: Path) -> Iterator[PoolHarness]:
+    """Pools with a separate queue."""
+    plane = ControlPlane(server)
+    harness = PoolHarness(plane, tmp_path)
+    try:
+        yield harness
+    finally:
+        harness.close()
+        plane.close()

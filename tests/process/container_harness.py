@@ -12,7 +12,7 @@ import pytest
 
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.processes import PATIENCE_S, PROGRAM, ROOT, wait_until
+from tests.processes import PATIENCE_S, ROOT, start_program, wait_until
 
 SCENARIO = """
 version: 1
@@ -60,15 +60,7 @@ class ContainerHarness:
         return self.start("run", str(file), "-c", connection)
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [*PROGRAM, *words, "--format", "json"],
-            cwd=self.folder,
-            env=self._environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        process = start_program([*words, "--format", "json"], self._environ, self.folder)
         self._started.append(process)
         return process
 

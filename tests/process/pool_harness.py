@@ -24,7 +24,7 @@ from loadgen.control.tables.run_queue import QueuedRun, QueueRequest
 from loadgen.model.nightly import AttemptStatus, QueueStatus
 from tests.control_plane import ControlPlane, retries
 from tests.process import fake_run_program
-from tests.processes import PATIENCE_S, PROGRAM, ROOT
+from tests.processes import PATIENCE_S, PROGRAM, ROOT, wait_until
 
 LEASE_S = 4.0
 POLL_S = 0.3
@@ -52,8 +52,8 @@ class InjectedFault:
 class PoolHarness:
     """`close()` ends every process that was started here."""
 
-    def __init__(self, plane: ControlPlane, folder: Path) -> None:
-        self.plane, self.folder = plane, folder
+    def __init__(self, plane: ControlPlane, folder: Path, *, patience_s: float = PATIENCE_S) -> None:
+        self.plane, self.folder, self.patience_s = plane, folder, patience_s
         self.ledger = folder / "ledger"
         self._pools: list[subprocess.Popen[bytes]] = []
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("LOADGEN_", "SNOWFLAKE_"))}
@@ -138,11 +138,22 @@ class PoolHarness:
     def log(self) -> str:
         return "\n".join(path.read_text("utf-8", "replace") for path in sorted(self.folder.glob("pool-*.log")))
 
+    def wait_for(self, happened: Callable[[], object], what: str) -> None:
+        """Wait for a state of the queue. Fails with what the pools have logged."""
+        wait_until(
+            happened, what, details=lambda: f"{self.unfinished()}\n{self.log()[-6000:]}", patience_s=self.patience_s
+        )
+
     # --- the queue ---------------------------------------------------------------------------------------------------
 
     def add(self, name: str, asked: dict[str, Any], **more: Any) -> str:
         wanted = QueueRequest(name=name, scenario=json.dumps(asked), files={}, **more)
         return run_queue.add(self.plane.session, retries(), wanted).queue_id
+
+    def row(self, queue_id: str) -> QueuedRun:
+        found = run_queue.read(self.plane.session, queue_id)
+        assert found is not None
+        return found
 
     def rows(self) -> tuple[QueuedRun, ...]:
         """The oldest first."""
@@ -161,16 +172,6 @@ class PoolHarness:
         return [
             (one["attempt"], one["what"]) for one in noted if one["queue_id"] == queue_id and one["what"] != "begin"
         ]
-
-
-def wait_for(happened: Callable[[], object], what: str, harness: PoolHarness, *, looks: int = 1200) -> None:
-    """Wait for a state of the queue; each look asks the server. Fails with what the pools have logged."""
-    never = threading.Event()
-    for _ in range(looks):
-        if happened():
-            return
-        never.wait(0.1)
-    raise AssertionError(f"did not happen: {what}\n{harness.unfinished()}\n{harness.log()[-6000:]}")
 
 
 def alive_runner(pid: int) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from loadgen.cli.main import main
 from tests.control_plane import ControlPlane
-from tests.processes import PATIENCE_S, PROGRAM, ROOT, wait_until
+from tests.processes import PATIENCE_S, ROOT, start_program, wait_until
 
 SCENARIO = """
 version: 1
@@ -40,15 +40,7 @@ class CommandHarness:
     def run(self, *words: str, warehouse: str, duration: str = "60s", **environ: str) -> subprocess.Popen[str]:
         file = self.folder / f"{warehouse}-{len(self._started)}.yaml"
         file.write_text(SCENARIO % (self.plane.place.database, warehouse, duration), "utf-8")
-        process = subprocess.Popen(
-            [*PROGRAM, "run", str(file), "--format", "json", *words],
-            cwd=self.folder,
-            env=self.environ | environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        process = start_program(["run", str(file), "--format", "json", *words], self.environ | environ, self.folder)
         self._started.append(process)
         return process
 

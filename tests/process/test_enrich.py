@@ -17,7 +17,6 @@ from loadgen.cli.main import main
 from loadgen.clock import FakeClock
 from loadgen.control.tables import query_executions, run_status, test_results
 from loadgen.control.tables.query_executions import Execution
-from loadgen.control.tables.test_results import ResultRow
 from loadgen.model.run import RowEnrichment as Row
 from loadgen.model.run import RunEnrichment
 from loadgen.report.exports import FILES
@@ -28,7 +27,7 @@ from loadgen.scenario.read import parse_scenario
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import query_tag
 from orchestrator.enrich import EMPTY_SEARCHES_MAX, PAUSE_S, EnrichmentOptions, enrich_run
-from tests.control_plane import ControlPlane, retries
+from tests.control_plane import ControlPlane, result_row, retries
 from tests.unit.orchestrator_builders import merged
 from tests.unit.report_builders import summary
 
@@ -113,25 +112,7 @@ class EnrichHarness:
     def keep_result(self, folder: Path) -> dict[str, Any]:
         """The run has a result, in its table and, judged by a baseline, in its folder. The summary."""
         made = summary(merged(), ("nap",), run_id=self.run_id)
-        row = ResultRow(
-            test_id=self.run_id,
-            run_id=self.run_id,
-            worker_id=None,
-            worker_group_id=None,
-            template_id="t",
-            status="COMPLETED",
-            created_at=self.run_row().created_at,
-            total_operations=100,
-            read_operations=100,
-            write_operations=0,
-            failed_operations=0,
-            p50_latency_ms=10.0,
-            p95_latency_ms=10.0,
-            p99_latency_ms=None,
-            avg_latency_ms=10.0,
-            find_max_result=None,
-            summary=json.dumps(made),
-        )
+        row = result_row(self.run_id, created_at=self.run_row().created_at, summary=json.dumps(made))
         test_results.append(self.plane.session, retries(), row)
         folder.mkdir(parents=True)
         (folder / "summary.json").write_text(json.dumps({**made, "baseline": {"verdict": "SAME"}}), "utf-8")

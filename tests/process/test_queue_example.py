@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadgen.cli.main import main
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
-from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.process.pool_harness import PoolHarness, wait_for
+from tests.process.pool_harness import PoolHarness
 from tests.process.run_harness import TIMING
 from tests.processes import ROOT
 
@@ -30,22 +27,16 @@ OTHER: dict[str, Any] = {
 }
 
 
-@pytest.fixture
-def harness(server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PoolHarness]:
+@pytest.fixture(autouse=True)
+def embedded_connection(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`embedded` is the server of the tests for the commands of this file too."""
     monkeypatch.setenv(EMBEDDED_ADDRESS, server.address)
-    plane = ControlPlane(server)
-    made = PoolHarness(plane, tmp_path)
-    try:
-        yield made
-    finally:
-        made.close()
-        plane.close()
 
 
-def queued(harness: PoolHarness, name: str, text: str) -> None:
+def queued(pools: PoolHarness, name: str, text: str) -> None:
     """`queue add` of a scenario, with the tables of this test."""
-    file = harness.folder / f"{name}.yaml"
-    place = harness.plane.place.database
+    file = pools.folder / f"{name}.yaml"
+    place = pools.plane.place.database
     file.write_text(f"{text}\ncontrol: {{database: {place}}}\ntiming: {json.dumps(TIMING)}\n", "utf-8")
     assert main(["queue", "add", str(file), "--database", place, "-c", "embedded", "--priority", "5"]) == 0
 
@@ -57,21 +48,21 @@ def executions_ms(server: EmbeddedServer, run_id: str) -> list[float]:
 
 
 @pytest.mark.slow  # other tests cover pools; this is the recipe of the documents
-def test_queued_runs_use_the_server_of_the_pool_whatever_they_request(harness, server):
+def test_queued_runs_use_the_server_of_the_pool_whatever_they_request(pools, server):
     short = QUICKSTART.replace("warmup: 3s, duration: 20s", "warmup: 500ms, duration: 4s")
     assert short != QUICKSTART
-    queued(harness, "quickstart", short)
-    queued(harness, "other", "\n".join(f"{key}: {json.dumps(value)}" for key, value in OTHER.items()))
+    queued(pools, "quickstart", short)
+    queued(pools, "other", "\n".join(f"{key}: {json.dumps(value)}" for key, value in OTHER.items()))
 
-    harness.start("--min=2", "--max=2", fake_program=False, lease_s=60.0)
-    wait_for(lambda: all(row.status.is_terminal for row in harness.rows()), "both have ended", harness)
+    pools.start("--min=2", "--max=2", fake_program=False, lease_s=60.0)
+    pools.wait_for(lambda: all(row.status.is_terminal for row in pools.rows()), "both have ended")
 
-    rows = {row.name: row for row in harness.rows()}
+    rows = {row.name: row for row in pools.rows()}
     assert {name: (row.status.value, row.attempts) for name, row in rows.items()} == {
         "quickstart": ("COMPLETED", 1),
         "other": ("COMPLETED", 1),
-    }, harness.log()
-    assert {name: row.exit_code for name, row in rows.items()} == {"quickstart": 0, "other": 0}, harness.log()
+    }, pools.log()
+    assert {name: row.exit_code for name, row in rows.items()} == {"quickstart": 0, "other": 0}, pools.log()
     quick, slow = (executions_ms(server, str(rows[name].run_id)) for name in ("quickstart", "other"))
     assert min(slow) >= 400 > statistics.median(quick) > 100
     found = server.ask("/__loadgen/stats")["warehouses"]

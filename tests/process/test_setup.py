@@ -13,7 +13,7 @@ from loadgen.control.setup.installer import migrations
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.embedded_server import EmbeddedServer
-from tests.processes import PATIENCE_S, PROGRAM, ROOT, reachable_directory
+from tests.processes import PATIENCE_S, PROGRAM, ROOT, reachable_directory, start_program
 
 VERSIONS = {migration.version for migration in migrations()}
 TABLES = sorted(["SCHEMA_VERSION", *(table for migration in migrations() for table, _ in migration.tables)])
@@ -24,13 +24,7 @@ def environ(home: Any, **more: str) -> dict[str, str]:
 
 
 def start(server: EmbeddedServer, home: Any, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*PROGRAM, *words],
-        env=environ(home, **{EMBEDDED_ADDRESS: server.address}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return start_program(words, environ(home, **{EMBEDDED_ADDRESS: server.address}), home)
 
 
 def setup_of(database: str) -> list[str]:

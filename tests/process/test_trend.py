@@ -14,14 +14,13 @@ from loadgen.cli.main import main
 from loadgen.cli.options import control_access
 from loadgen.control.tables import run_measurements, run_status, test_results
 from loadgen.control.tables.run_measurements import WarehousePoll
-from loadgen.control.tables.run_status import NewRun, Run
-from loadgen.control.tables.test_results import ResultRow
+from loadgen.control.tables.run_status import NewRun
 from loadgen.errors import UsageError
 from loadgen.scenario.frozen import freeze, template_id
 from loadgen.scenario.model import with_workers
 from loadgen.scenario.read import parse_scenario
 from orchestrator.nightly.baseline import check_baseline, judge_against_baseline, wants_second_run
-from tests.control_plane import ControlPlane, retries
+from tests.control_plane import ControlPlane, result_row, retries
 from tests.embedded_server import EmbeddedServer
 from tests.process.stored_runs import Store
 from tests.unit.orchestrator_builders import merged, tally
@@ -92,7 +91,16 @@ class Nights:
             raw=json.dumps({"name": "WH", "generation": generation, "running": self._count}),
         )
         run_measurements.append_polls(session, retries(), [look])
-        test_results.append(session, retries(), stored_result(stored, summary))
+        measured = result_row(
+            run_id,
+            template_id=template,
+            status=status,
+            created_at=stored.created_at,
+            p50_latency_ms=p95 / 2,
+            p95_latency_ms=p95,
+            summary=json.dumps(summary),
+        )
+        test_results.append(session, retries(), measured)
         return summary
 
     def trend(self, *words: str) -> tuple[int, str, str]:
@@ -104,29 +112,6 @@ class Nights:
     def json(self, *words: str) -> tuple[int, dict[str, Any]]:
         code, out, _ = self.trend(*words, "--format", "json")
         return code, json.loads(out)
-
-
-def stored_result(run: Run, summary: dict[str, Any]) -> ResultRow:
-    p95 = summary["latency_ms"]["p95"]
-    return ResultRow(
-        test_id=run.run_id,
-        run_id=run.run_id,
-        worker_id=None,
-        worker_group_id=None,
-        template_id=run.template_id,
-        status=summary["status"],
-        created_at=run.created_at,
-        total_operations=1,
-        read_operations=1,
-        write_operations=0,
-        failed_operations=0,
-        p50_latency_ms=p95 / 2,
-        p95_latency_ms=p95,
-        p99_latency_ms=None,
-        avg_latency_ms=None,
-        find_max_result=None,
-        summary=json.dumps(summary),
-    )
 
 
 def summary_of(

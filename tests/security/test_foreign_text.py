@@ -9,22 +9,26 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.control.tables import experiments, schedules
+from loadgen.control.tables import experiments, query_executions, schedules, value_pools
+from loadgen.control.tables.experiments import ChangedWarehouse
 from loadgen.control.tables.run_queue import QueueRequest
 from loadgen.control.tables.schedules import NewSchedule
-from loadgen.model.nightly import Overlap
+from loadgen.model.nightly import FireOutcome, Overlap, ScheduleFire
 from loadgen.report.exports import RENDERERS
 from loadgen.results.comparisons import read_experiment_result
+from loadgen.workload.pools import Pool
 from tests.contract.queue_builders import Queue
 from tests.contract.test_experiments import CONFIG, measurement
 from tests.contract.test_report import finished_run
 from tests.control_plane import ControlPlane, retries
+from tests.process.appended_tables import execution
 from tests.unit.report_builders import hostile, record
 from tests.unit.test_experiment_metering import METERING
 
@@ -94,25 +98,39 @@ class Tables:
 
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
-        finished_run(plane)
-        plane.change("UPDATE RUN_STATUS SET STATUS = 'COMPLETED', VERDICT = 'passed', REASON = 'done'")
+        self._run()
         plane.claim(plane.new_run(test_name="second"))
         queue = Queue(plane)
         self.queue_id = queue.add(requires=("zone=eu",))
         queue.runner("zone=eu", worker_id="host-1")
+        first = queue.claim("host-1", "zone=eu")
+        assert first is not None
+        assert queue.give_back(first)
         assert queue.claim("host-1", "zone=eu") is not None
         wanted = QueueRequest(name="orders", scenario="version: 1", files={}, target="embedded/WH")
         self.schedule = "nightly"
         made = NewSchedule(
             name=self.schedule, cron="0 2 * * *", timezone="UTC", max_catchup=1, overlap=Overlap.QUEUE, wanted=wanted
         )
-        schedules.add(plane.session, retries(), made)
+        schedule_id = schedules.add(plane.session, retries(), made)
+        fire = ScheduleFire(at=datetime(2026, 11, 20, 2, tzinfo=UTC), outcome=FireOutcome.MISSED)
+        schedules.record_fire(plane.session, retries(), schedule_id, fire)
+        schedules.complain(plane.session, retries(), schedule_id, "the queue is full")
         self.experiment = self._experiment()
         result = read_experiment_result(plane.session, retries(), self.experiment)
         experiments.finish(plane.session, retries(), self.experiment, 1, result | {"verdict": "decided"})
         self._experiment()
+        sql = "INSERT INTO STOP_REQUESTS (KIND, ID, REASON, REQUESTED_AT) SELECT 'RUN', RUN_ID, 'no', SYSDATE()"
+        plane.change(f"{sql} FROM RUN_STATUS WHERE STATUS = 'COMPLETED'")
         for table in self.names():
             plane.change(f"CREATE TABLE KEPT_{table} AS SELECT * FROM {table}")
+
+    def _run(self) -> None:
+        """A finished run with a query log and a pool of values."""
+        run_id = finished_run(self.plane)
+        query_executions.append(self.plane.session, retries(), [execution(run_id, 1)])
+        value_pools.store(self.plane.session, retries(), run_id, Pool("keys", ("a",)))
+        self.plane.change("UPDATE RUN_STATUS SET STATUS = 'COMPLETED', VERDICT = 'passed', REASON = 'done'")
 
     def _experiment(self) -> str:
         """An experiment with a complete block and without a leader."""
@@ -122,6 +140,11 @@ class Tables:
         for arm in ("small", "large"):
             experiments.record(session, retries(), made, measurement(arm=arm, run_id=f"run-{arm}"))
         experiments.meter(session, retries(), made, METERING)
+        warehouse = ChangedWarehouse(
+            experiment_id=made, epoch=1, warehouse_key="k", warehouse="WH", connection="c", settings={"size": "Small"}
+        )
+        experiments.record_warehouse(session, retries(), warehouse)
+        experiments.record_restore(session, retries(), warehouse)
         return made
 
     def names(self) -> list[str]:
@@ -134,10 +157,11 @@ class Tables:
             if name != table or kind not in ("TEXT", "VARIANT"):
                 continue
             if kind == "VARIANT":
-                self.plane.change(f'UPDATE {table} SET "{column}" = PARSE_JSON(?)', json.dumps(PLANTED))
+                rows = self.plane.change(f'UPDATE {table} SET "{column}" = PARSE_JSON(?)', json.dumps(PLANTED))
             else:
                 sql = f"""UPDATE {table} SET "{column}" = ? || RIGHT(COALESCE("{column}", ''), ?)"""
-                self.plane.change(sql, PLANTED, int(length) - len(PLANTED))  # keys stay different
+                rows = self.plane.change(sql, PLANTED, int(length) - len(PLANTED))  # keys stay different
+            assert rows, f"{table} has no row for {column}"
             yield column
             self.plane.change(f"DELETE FROM {table}")
             self.plane.change(f"INSERT INTO {table} SELECT * FROM KEPT_{table}")

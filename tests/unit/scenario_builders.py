@@ -15,6 +15,8 @@ from loadgen.scenario.read import parse_scenario
 from loadgen.snowflake.ident import Identifier
 
 MINIMAL = "version: 1\nname: x\nworkload: {statements: [{name: a, sql: SELECT 1}]}\n"
+# Followed by the section `workload`, and by `load`.
+EMBEDDED = "version: 1\nname: x\nconnection: embedded\ntarget: {database: BENCH, schema: PUBLIC}\n"
 # With places for mistakes.
 GOOD = """\
 version: 1

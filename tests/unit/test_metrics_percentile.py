@@ -25,6 +25,7 @@ per_milles = st.one_of(st.sampled_from(sorted(PERCENTILES.values())), st.integer
 
 
 @settings(max_examples=100)
+@example([2 * HOUR_NS] * 10, 500, COARSENESSES[0])  # longer than the last bucket
 @given(time_lists, per_milles, st.sampled_from(COARSENESSES))
 def test_a_percentile_is_within_its_error_of_the_exact_order_statistic(times, per_mille, coarseness):
     made = histogram(times).coarse(coarseness)

@@ -22,6 +22,12 @@ def busy(loop: Loop, until_s: float, service_ns: int) -> None:
             loop.send(client, service_ns)
 
 
+def close_window(loop: Loop) -> None:
+    """At 10 s."""
+    loop.until(10)
+    loop.windows.close(at_ns=10 * S)
+
+
 def test_a_stall_is_as_long_as_what_froze_the_server():
     loop = Loop(clients=8)
     busy(loop, 5.0, 50 * MS)
@@ -55,7 +61,9 @@ def test_a_stall_around_a_pause_is_as_long_as_the_worker_could_see_it() -> None:
     busy(loop, 30.0, 50 * MS)
 
     found = loop.until(28)
+
     assert found.stalled == ((5_001, 8_000), (16_000, 25_000))
+    assert (found.idle, found.paused) == (((8_000, 16_000),), ()), "the pause belongs to the stall"
     assert possible_stalls([[found]]) == ((5_001, 25_000),)  # the server may not have answered in the pause either
 
 
@@ -76,45 +84,24 @@ def test_a_pause_of_one_worker_makes_a_slow_statement_of_another_no_stall() -> N
     assert possible_stalls([[slow], [paused]]) == ((7_000, 9_500),)
 
 
-def test_a_pause_within_a_stall_belongs_to_it() -> None:
-    loop = Loop(clients=4)
+@pytest.mark.parametrize(
+    ("clients", "sent", "from_ms"),
+    [
+        # a server that has others in flight: the last answer, at 5.7 s, after the last statement was sent, at 5.4 s
+        (3, [(10 * S, 0), (700 * MS, 0), (10 * S, 400 * MS)], 5_701),
+        (2, [(10 * S, 0), (10 * S, 800 * MS)], 5_800),  # the last statement that was sent
+        (2, [(10 * S, 0), (10 * S, 2_500 * MS)], 5_001),  # a statement sent into a stall goes on with it
+    ],
+)
+def test_a_stall_counts_from_the_last_answer_or_the_last_statement_that_was_sent(
+    clients: int, sent: list[tuple[int, int]], from_ms: int
+) -> None:
+    loop = Loop(clients=clients)
     busy(loop, 5.0, 50 * MS)
-    for client in range(4):
-        loop.send(client, 20 * S)
-    loop.pause(8.0, 16.0)
-    busy(loop, 30.0, 50 * MS)
+    for client, (service_ns, think_ns) in enumerate(sent):
+        loop.send(client, service_ns, think_ns=think_ns)
 
-    found = loop.until(28)
-
-    assert (found.idle, found.paused) == (((8_000, 16_000),), ())
-
-
-def test_a_stall_counts_from_the_last_answer_of_a_server_that_has_others_in_flight():
-    loop = Loop(clients=3)
-    busy(loop, 5.0, 50 * MS)
-    loop.send(0, 10 * S)
-    loop.send(1, 700 * MS)  # the last answer, at 5.7 s
-    loop.send(2, 10 * S, think_ns=400 * MS)  # the last one sent, at 5.4 s
-
-    assert loop.until(12).stalled == ((5_701, 12_000),)
-
-
-def test_a_stall_counts_from_the_last_statement_that_was_sent():
-    loop = Loop(clients=2)
-    busy(loop, 5.0, 50 * MS)
-    loop.send(0, 10 * S)
-    loop.send(1, 10 * S, think_ns=800 * MS)
-
-    assert loop.until(12).stalled == ((5_800, 12_000),)
-
-
-def test_a_statement_sent_into_a_stall_goes_on_with_it():
-    loop = Loop(clients=2)
-    busy(loop, 5.0, 50 * MS)
-    loop.send(0, 10 * S)
-    loop.send(1, 10 * S, think_ns=2_500 * MS)
-
-    assert loop.until(12).stalled == ((5_001, 12_000),)
+    assert loop.until(12).stalled == ((from_ms, 12_000),)
 
 
 def test_an_answer_ends_a_stall_also_when_the_next_statement_is_as_slow():
@@ -205,8 +192,7 @@ def test_a_stall_goes_on_behind_its_window_until_a_statement_is_answered():
     busy(loop, 7.0, 50 * MS)
     for client in range(8):
         loop.send(client, (20 + client) * S)
-    loop.until(10)
-    loop.windows.close(at_ns=10 * S)
+    close_window(loop)
 
     assert loop.until(15).stalled == ((7_001, 15_000),)
     found = loop.until(40)
@@ -215,26 +201,23 @@ def test_a_stall_goes_on_behind_its_window_until_a_statement_is_answered():
     assert run_stalls([[found]]) == ((7_001, 27_000),)
 
 
-def test_a_stall_that_is_overdue_only_behind_its_window_began_in_it():
+@pytest.mark.parametrize(
+    ("busy_until_s", "service_s", "ends", "stalled"),
+    [
+        (9.5, 7, Outcome.SUCCEEDED, (9_501, 16_500)),  # overdue only behind the window, it began in it
+        (7.0, 20, Outcome.CANCELLED, (7_001, 27_000)),  # never answered: until it is cut off
+    ],
+)
+def test_a_stall_that_began_in_its_window_ends_behind_it(
+    busy_until_s: float, service_s: int, ends: Outcome, stalled: tuple[int, int]
+) -> None:
     loop = Loop(clients=2)
-    busy(loop, 9.5, 50 * MS)
-    loop.send(0, 7 * S)
-    loop.send(1, 7 * S)
-    loop.until(10)
-    loop.windows.close(at_ns=10 * S)
+    busy(loop, busy_until_s, 50 * MS)
+    for client in range(2):
+        loop.send(client, service_s * S, ends=ends)
+    close_window(loop)
 
-    assert loop.until(20).stalled == ((9_501, 16_500),)
-
-
-def test_statements_that_are_never_answered_stall_the_server_until_they_are_cut_off():
-    loop = Loop(clients=2)
-    busy(loop, 7.0, 50 * MS)
-    loop.send(0, 20 * S, ends=Outcome.CANCELLED)
-    loop.send(1, 20 * S, ends=Outcome.CANCELLED)
-    loop.until(10)
-    loop.windows.close(at_ns=10 * S)
-
-    assert loop.until(30).stalled == ((7_001, 27_000),)
+    assert loop.until(30).stalled == (stalled,)
 
 
 def test_the_slowest_statement_of_the_drain_is_no_stall():
@@ -243,8 +226,7 @@ def test_the_slowest_statement_of_the_drain_is_no_stall():
     loop.send(0, 20 * S)
     while loop.free_ns[1] < 10 * S:
         loop.send(1, 50 * MS)
-    loop.until(10)
-    loop.windows.close(at_ns=10 * S)
+    close_window(loop)
 
     assert loop.until(30).stalled == ()
 

@@ -15,21 +15,18 @@ from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase
 from loadgen.scenario.model import LoadMode, Scenario
-from loadgen.scenario.read import parse_scenario
 from loadgen.snowflake.driver import Connection
 from loadgen.units import NS_PER_MS, NS_PER_S
+from loadgen.worker import client as client_module
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.client import Client
 from loadgen.worker.client_context import ArrivalQueue, ClientContext, ClientSlots
 from loadgen.worker.sessions import LoadSessions
 from loadgen.workload.schedule import Ramp, window_schedules
+from tests.unit.scenario_builders import EMBEDDED, read
 
 KEYS = 10
-SCENARIO = f"""
-version: 1
-name: used-up
-connection: embedded
-target: {{database: BENCH, schema: PUBLIC}}
+SCENARIO = f"""{EMBEDDED}
 sharding: {{enabled: true, total_partitions: 1, key_column: ID, key_range: [1, {KEYS}]}}
 workload:
   statements:
@@ -58,8 +55,9 @@ class ConnectedClient(Client):
         return True
 
 
-def client_of(scenario: Scenario, failures: list[tuple[Any, ...]]) -> Client:
-    now_ns, windows, open_loop = monotonic_ns(), WindowRegistry(), scenario.load.mode is LoadMode.RATE
+def client_of(scenario: Scenario, failures: list[tuple[Any, ...]], *, now_ns: int | None = None) -> Client:
+    now_ns = monotonic_ns() if now_ns is None else now_ns
+    windows, open_loop = WindowRegistry(), scenario.load.mode is LoadMode.RATE
     harvester = SampleCollector(windows, scenario.workload.statements, open_loop=open_loop, started_ns=now_ns)
     context = ClientContext(
         scenario=scenario,
@@ -87,7 +85,7 @@ def client_of(scenario: Scenario, failures: list[tuple[Any, ...]]) -> Client:
 )
 def test_a_client_without_a_value_left_gives_up_with_the_reason(load):
     failures: list[tuple[Any, ...]] = []
-    client = client_of(parse_scenario(SCENARIO + load, source="s", environ={}).scenario, failures)
+    client = client_of(read(SCENARIO + load), failures)
 
     client.run()
 
@@ -139,25 +137,21 @@ def test_a_connection_that_is_lost_while_the_server_is_silent_cuts_the_statement
     ],
 )
 def test_a_statement_that_was_ended_early_counts_with_its_time_as_a_lower_bound(code, text, cut_off):
-    client = client_of(parse_scenario(READ + CLOSED, source="s", environ={}).scenario, [])
+    client = client_of(read(READ + CLOSED), [])
     slow = client._failed(0, ProgrammingError(text, errno=code, sqlstate="22012" if code == 100051 else "57014"), 0)
     samples = [(0, 0, 0, 0, 10 * NS_PER_MS, Outcome.SUCCEEDED)] * 880 + [(0, 0, 0, 0, 30 * NS_PER_S, slow)] * 120
 
-    read = SampleBatch.of(samples, open_loop=False).tallies(["read"], {})[0].statements["read"]
+    told = SampleBatch.of(samples, open_loop=False).tallies(["read"], {})[0].statements["read"]
 
-    p95 = read.response_at(950)
+    p95 = told.response_at(950)
     assert p95 is not None
     assert p95.at_least == cut_off
     assert (p95.value_ns > NS_PER_S) == cut_off
-    assert (read.succeeded.response.count, read.failed) == (880, 120), "failed all the same"
+    assert (told.succeeded.response.count, told.failed) == (880, 120), "failed all the same"
 
 
 CLOSED = "load: {connections: 1, workers: 1, warmup: 0s, duration: 60s}"
 LATEST = """
-version: 1
-name: latest
-connection: embedded
-target: {database: BENCH, schema: PUBLIC}
 workload:
   statements:
     - {name: insert, kind: write, sql: INSERT INTO T VALUES (?), params: [{sequence: {start: 101}}]}
@@ -167,7 +161,7 @@ workload:
 
 @pytest.mark.parametrize("load", [CLOSED, "load: {mode: rate, rate: 100/s, max_connections: 1, workers: 1}"])
 def test_reads_of_the_latest_keys_do_not_send_keys_whose_insert_failed(load):
-    client = client_of(parse_scenario(LATEST + load, source="s", environ={}).scenario, [])
+    client = client_of(read(EMBEDDED + LATEST + load), [])
     there, hits = set(range(1, 101)), list[bool]()
 
     def insert(_: object, row: Any) -> int:
@@ -176,13 +170,13 @@ def test_reads_of_the_latest_keys_do_not_send_keys_whose_insert_failed(load):
         there.add(row[0][0])
         return 1
 
-    def read(_: object, row: Any) -> int:
+    def select(_: object, row: Any) -> int:
         hits.append(row[0][0] in there)
         if len(hits) == 300:
             client.leave()
         return 1
 
-    client._context.runs = (insert, read)
+    client._context.runs = (insert, select)
     client.run()
 
     assert len(hits) == 300
@@ -194,19 +188,28 @@ def test_reads_of_the_latest_keys_do_not_send_keys_whose_insert_failed(load):
 
 LATE_NS = 20 * NS_PER_S
 RATE = "load: {mode: rate, rate: 4/s, max_connections: 1, workers: 1, warmup: 0s, duration: 60s, arrival: uniform"
-READ = """
-version: 1
-name: late
-connection: embedded
-target: {database: BENCH, schema: PUBLIC}
-workload: {statements: [{name: read, sql: SELECT 1}]}
-"""
+READ = f"{EMBEDDED}workload: {{statements: [{{name: read, sql: SELECT 1}}]}}\n"
 
 
-def late_client(more: str, *, complete_ago_ns: int | None, sends: int = 1) -> Client:
+class ScriptedTime:
+    """Passes only where a test says so."""
+
+    now_ns = 3_600 * NS_PER_S
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> ScriptedTime:
+    """The clock of the client."""
+    scripted = ScriptedTime()
+    monkeypatch.setattr(client_module, "monotonic_ns", lambda: scripted.now_ns)
+    monkeypatch.setattr(client_module, "monotonic", lambda: scripted.now_ns / NS_PER_S)
+    return scripted
+
+
+def late_client(more: str, time: ScriptedTime, *, complete_ago_ns: int | None, sends: int = 1) -> Client:
     """The schedule of its window began 20 s ago. Its pool has been complete for so long; None: it is not."""
-    client = client_of(parse_scenario(f"{READ}{RATE}{more}}}", source="s", environ={}).scenario, [])
-    context, now_ns = client._context, monotonic_ns()
+    client = client_of(read(f"{READ}{RATE}{more}}}"), [], now_ns=time.now_ns)
+    context, now_ns = client._context, time.now_ns
     schedule = window_schedules(context.scenario.load, worker=0, workers=1, seed=1)[-1]
     context.arrivals = ArrivalQueue(0, schedule, now_ns - LATE_NS)
     context.connections.plan(Ramp(origin=1, target=1), 0)
@@ -225,39 +228,40 @@ def late_client(more: str, *, complete_ago_ns: int | None, sends: int = 1) -> Cl
 
 @pytest.mark.parametrize(("complete_ago_ns", "is_overload"), [(LATE_NS + NS_PER_S, True), (0, False), (None, False)])
 def test_an_arrival_given_up_is_overload_only_if_no_connection_was_missing_since_it_was_due(
-    complete_ago_ns, is_overload
+    time, complete_ago_ns, is_overload
 ):
-    client = late_client(", max_lag: 5s", complete_ago_ns=complete_ago_ns)
+    client = late_client(", max_lag: 5s", time, complete_ago_ns=complete_ago_ns)
 
     client.run()
 
     given_up = [one for one in client.slot.recorder.take() if one[5] is Outcome.SKIPPED]
-    assert 58 <= len(given_up) <= 62, "those of the first 15 s"
+    assert len(given_up) == 60, "those of the first 15 s"
     assert {done_ns > due_ns for _, _, due_ns, _, done_ns, _ in given_up} == {is_overload}
 
 
 @pytest.mark.parametrize(("complete_ago_ns", "is_clients"), [(LATE_NS + NS_PER_S, False), (0, True), (None, True)])
-def test_a_backlog_sent_after_reconnecting_is_lag_of_the_client(complete_ago_ns, is_clients):
-    client = late_client("", complete_ago_ns=complete_ago_ns, sends=3)
+def test_a_backlog_sent_after_reconnecting_is_lag_of_the_client(time, complete_ago_ns, is_clients):
+    client = late_client("", time, complete_ago_ns=complete_ago_ns, sends=3)
 
     client.run()
 
     lags_ns = [lag_ns for window, lag_ns in client._context.client_lags if window == 0]
     assert len(lags_ns) == 3
-    assert all((lag_ns > 19 * NS_PER_S) == is_clients for lag_ns in lags_ns)
-    assert is_clients or max(lags_ns) < NS_PER_S, "the connection became free a moment ago"
+    if is_clients:
+        assert min(lags_ns) > 19 * NS_PER_S
+    else:
+        assert max(lags_ns) == 0, "the connection has just become free"
 
 
-def test_making_parameters_is_lag_of_the_client():
-    client = late_client("", complete_ago_ns=LATE_NS + NS_PER_S)
-    draw, made = client.slot.drawer.draw, []
+def test_making_parameters_is_lag_of_the_client(time):
+    client = late_client("", time, complete_ago_ns=LATE_NS + NS_PER_S)
+    draw = client.slot.drawer.draw
 
     class Slow:
         """Takes its time."""
 
         def draw(self, index: int) -> Any:
-            made.append(monotonic_ns())
-            threading.Event().wait(0.02)
+            time.now_ns += 20 * NS_PER_MS
             return draw(index)
 
     client.slot.drawer = cast(Any, Slow())
@@ -265,5 +269,4 @@ def test_making_parameters_is_lag_of_the_client():
     client.run()
 
     ((_, lag_ns),) = client._context.client_lags
-    assert lag_ns >= 20 * NS_PER_MS
-    assert made
+    assert lag_ns == 20 * NS_PER_MS

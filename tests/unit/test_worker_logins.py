@@ -42,6 +42,7 @@ from loadgen.worker.sessions import LOGIN_PAUSE_MAX_S, LoadSessions, login_pause
 from loadgen.worker.worker_state import WorkerSharedState
 from loadgen.workload.draw import Row
 from loadgen.workload.schedule import Ramp
+from tests.processes import wait_until
 from tests.unit.worker_builders import ME, scenario
 
 HANG_S = 30.0
@@ -182,8 +183,7 @@ def test_a_client_that_must_leave_does_not_wait_for_its_next_login() -> None:
     client = Client(harness.slots.get(0), harness.context)
     thread = threading.Thread(target=client.run, name="client", daemon=True)
     thread.start()
-    while not harness.connections.logins.refused:
-        client.ended.wait(0.01)
+    wait_until(lambda: harness.connections.logins.refused, "a login is refused")
 
     client.leave()
 

@@ -9,14 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.model.workload import ClientPosition
-from loadgen.scenario.read import parse_scenario
 from loadgen.workload.draw import StatementStream
+from tests.unit.scenario_builders import EMBEDDED, read
 
 SCENARIO = """
-version: 1
-name: latest
-connection: embedded
-target: {database: BENCH, schema: PUBLIC}
 workload:
   statements:
     - name: read
@@ -30,10 +26,7 @@ workload:
 load: {connections: 1, workers: 1, duration: 60s}
 """  # noqa: E501
 INSERT = 2
-WORKLOADS = {
-    start: parse_scenario(SCENARIO.replace("START", str(start)), source="s", environ={}).scenario.workload
-    for start in (1, 90, 101)
-}
+WORKLOADS = {start: read(EMBEDDED + SCENARIO.replace("START", str(start))).workload for start in (1, 90, 101)}
 
 
 @pytest.mark.parametrize("open_loop", [False, True])

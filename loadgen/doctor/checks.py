@@ -222,7 +222,9 @@ def _configuration(
         yield DoctorCheck(section=section, name="embedded server", look=lambda _: found)
         needs = ("embedded server",)
     elif server is not None:
-        yield DoctorCheck(section=section, name="embedded server", look=lambda _: [ok(server)])
+        yield DoctorCheck(
+            section=section, name="embedded server", look=lambda _: [ok(server.removeprefix("embedded server "))]
+        )
     yield DoctorCheck(
         section=section,
         name="connection",

@@ -45,6 +45,9 @@ class ReconnectReason(StrEnum):
     ERROR = "error"  # the state of the session could not be restored, or a statement did not return
 
 
+PLANNED = (ReconnectReason.MAX_AGE, ReconnectReason.MAX_STATEMENTS)  # replaced as planned; others: lost
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionFailure:
     """A refused login or a lost connection, or several with the same cause within a second."""
@@ -109,7 +112,7 @@ class LoginCounts:
     @property
     def lost(self) -> int:
         """The number of reopened connections that were not replaced as planned."""
-        return sum(self.reopened.get(reason, 0) for reason in (ReconnectReason.SESSION_LOST, ReconnectReason.ERROR))
+        return sum(count for reason, count in self.reopened.items() if reason not in PLANNED)
 
     def counts(self) -> dict[str, Any]:
         """The counts as snapshots and reports write them, with every reason."""

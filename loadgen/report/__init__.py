@@ -6,7 +6,8 @@ formatting       how numbers are written; foreign text made safe for HTML, XML, 
 page             the frame, the style and the parts of HTML pages
 svg              charts
 run_page         report.html of a run
-run_charts       its charts over time; histogram, percentile curve, ranges
+run_charts       its charts over time
+distribution     percentile curve, histogram, and ranges of response times
 run_plan         its planned load over time
 run_statements   its statements, stages, find-max steps and user sessions
 run_replay       a replay compared with its recording

@@ -39,7 +39,8 @@ NAME_MAX = 30
 NAMES_SHOWN = 5  # names of metrics in a remark
 
 _HEAD = ("", "A", "B", "change", "95 % interval", "limit", "verdict")
-_GIVE_WAY = (("limit",), ("limit", "95 % interval"))  # columns that are left out on a narrow terminal
+# Columns that are left out on a narrow terminal. The middle of the interval is near the change.
+_GIVE_WAY = (("change",), ("change", "limit"), ("change", "limit", "95 % interval"))
 _NOTE = (
     "* counts toward the verdict. Percentiles are interpolated, and differ by up to 1 % from `loadgen runs show`.\n"
     "Two runs show the variation within a run. `loadgen trend` shows the variation from run to run."
@@ -95,7 +96,7 @@ def percent(measure: Measure, value: float) -> str:
 
 
 def unit(measure: Measure) -> str:
-    return "points" if measure is Measure.ERROR_RATE else "%"
+    return "pp" if measure is Measure.ERROR_RATE else "%"
 
 
 def point(change: MetricChange) -> str:
@@ -119,7 +120,7 @@ def interval(change: MetricChange) -> str:
 
 
 def verdict(change: MetricChange) -> str:
-    return f"{change.verdict.value} (uncorrected)" if change.uncorrected else change.verdict.value
+    return f"{change.verdict.value} †" if change.uncorrected else change.verdict.value
 
 
 def remarks(comparison: Comparison) -> Iterator[str]:
@@ -130,11 +131,11 @@ def remarks(comparison: Comparison) -> Iterator[str]:
     yield from _doubts(comparison.changes)
     if any(change.uncorrected for change in comparison.changes):
         yield (
-            "uncorrected: significant alone, not after correction for"
+            "† uncorrected: significant alone, not after correction for"
             f" {comparison.comparisons} comparisons (Bonferroni); it may be random, and does not decide the verdict"
         )
     if any(change.measure is Measure.ERROR_RATE for change in comparison.changes):
-        yield "points: percentage points; from 0.1 % to 0.6 % is +0.5 points"
+        yield "pp: percentage points; from 0.1 % to 0.6 % is +0.5 pp"
 
 
 def _doubts(changes: Sequence[MetricChange]) -> Iterator[str]:
@@ -178,7 +179,7 @@ def _table(changes: Sequence[MetricChange], width: int | None) -> Iterator[str]:
             break
     yield from lines
     if left_out:
-        yield f"  not shown on this narrow terminal: {' and '.join(left_out)}"
+        yield f"  not shown on this narrow terminal: {', '.join(left_out)}"
 
 
 def _rows(changes: Sequence[MetricChange]) -> list[tuple[str, ...]]:
@@ -297,6 +298,7 @@ _TICKS = {500: "50", 900: "90", 950: "95", 990: "99", 999: "99.9"}
 _REACH = 3.0  # range of the chart of changes, in limits
 _IN_LIMITS = ("≤ -3", "-2", "-1", "0", "+1", "+2", "≥ +3")  # values beyond the range are drawn at its end
 _ROW_HEIGHT = 24
+CHANGES_WIDTH = 366  # of the chart of changes: a phone shows all of it
 
 
 def charts(comparison: Comparison) -> Iterator[Chart]:
@@ -337,10 +339,10 @@ def _changes(changes: Sequence[MetricChange]) -> Chart:
         y=Axis(low=0.0, high=len(changes) + 1, ticks=tuple((row, name) for row, name in enumerate(names, 1))),
         lines=tuple(lines),
         dots=tuple(dots),
-        bands=(ChartBand(start=-1.0, end=1.0, label="within the limit", css="warmup"),),
+        bands=(ChartBand(start=-1.0, end=1.0, label="within limit", css="warmup"),),
         x_title="better ← limits → worse",
         height=60 + _ROW_HEIGHT * len(changes),
-        width=600,
+        width=CHANGES_WIDTH,
         left=max(LEFT, math.ceil(TICK_WIDTH * max(map(len, names))) + 8),
     )
 

@@ -43,7 +43,8 @@ def junit_xml(record: RunRecord) -> str:
     summary = record.summary
     suite = ElementTree.Element("testsuite", name=f"loadgen.{formatting.xml(str(summary['scenario']), 200)}")
     _properties(suite, record)
-    suite.extend([_run_case(summary), _validity_case(summary), *map(_threshold_case, summary["thresholds"])])
+    suite.extend([_run_case(summary), _validity_case(summary)])
+    suite.extend(_threshold_case(one, summary) for one in summary["thresholds"])
     return _junit_text(suite, summary["measured_seconds"], summary["started_at"])
 
 
@@ -76,11 +77,11 @@ def _validity_case(summary: Mapping[str, Any]) -> ElementTree.Element:
     return case
 
 
-def _threshold_case(threshold: Mapping[str, Any]) -> ElementTree.Element:
+def _threshold_case(threshold: Mapping[str, Any], summary: Mapping[str, Any]) -> ElementTree.Element:
     name = threshold_words(formatting.xml(threshold["check"]), threshold.get("window_seconds"))
     case = ElementTree.Element("testcase", name=name, time="0")
     if not threshold["passed"]:
-        _add_finding(case, "failure", "threshold", formatting.finding(threshold))
+        _add_finding(case, "failure", "threshold", formatting.finding(threshold, summary))
     return case
 
 
@@ -216,7 +217,7 @@ def _head(summary: Mapping[str, Any]) -> str:
     verdict = str(summary["verdict"])
     word = formatting.verdict_word(verdict).upper()
     head = f"## {MARKS.get(verdict, '')} {markdown(summary['scenario'], NAME_MAX)}: {_word(word)}"
-    return head if verdict == "invalid" else f"{head}\n\n{markdown(summary['exit_reason'], TEXT_MAX)}"
+    return head if verdict == "invalid" else f"{head}\n\n{markdown(formatting.verdict_reason(summary), TEXT_MAX)}"
 
 
 def _invalid(summary: Mapping[str, Any]) -> Iterator[str]:
@@ -233,10 +234,13 @@ def _warnings(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"**Warnings:**\n\n{listed}"
 
 
+_OUTCOMES = {"met": "✅ met", "missed": "❌ missed", "undecided": "❔ undecided"}
+
+
 def _thresholds(summary: Mapping[str, Any]) -> Iterator[str]:
     rows = [
         (
-            "✅ met" if one["passed"] else "❔ undecided" if formatting.is_unknown(one) else "❌ missed",
+            _OUTCOMES[formatting.outcome(one, summary)],
             markdown(formatting.check(one, NAME_MAX)),
             formatting.judged(one),
         )
@@ -355,8 +359,11 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[str]:
     if level is None:
         yield f"**No number of connections held:** {markdown(str(found['reason']), TEXT_MAX)}"
         return
+    held = f"**{counted(level, 'connection')}** held, the maximum"
+    if formatting.is_bounded(found):
+        held = f"**At least {counted(level, 'connection')}** held, a lower bound of the maximum"
     yield (
-        f"**{counted(level, 'connection')}** held, the maximum ({markdown(str(found['result']))}):"
+        f"{held} ({markdown(str(found['result']))}):"
         f" {formatting.rate(found['qps'])} qps, p95 {formatting.found_p95(summary)} ms."
         f" {markdown(str(found['reason']), TEXT_MAX)}"
     )

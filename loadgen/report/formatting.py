@@ -10,13 +10,17 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from loadgen.log import printable
-from loadgen.metrics.connections import ReconnectReason
+from loadgen.metrics.connections import PLANNED, ReconnectReason
 from loadgen.model.threshold import InvalidThreshold, ThresholdMetric, parse_threshold, threshold_words
 from loadgen.rules.comparability import Measure
+from loadgen.rules.thresholds import compare
 from loadgen.units import counted
 
 NONE = "–"
 TOO_FEW = "too few samples"
+NOT_MEASURED = "not measured"
+NO_SAMPLES = "no samples"
+OUTCOME_SIGNS = {"met": "✓", "missed": "✗", "undecided": "○"}  # of the outcomes of thresholds
 PERCENTILES = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
 TIMES = {**PERCENTILES, "max": "max", "avg": "avg"}  # columns of every table of times: key of summary.json, heading
 
@@ -169,9 +173,34 @@ def check(threshold: Mapping[str, Any], limit: int) -> str:
     return f"{words} (default)" if threshold.get("default") else words
 
 
-def is_unknown(threshold: Mapping[str, Any]) -> bool:
-    """Whether the measurements could not decide a threshold of summary.json."""
-    return bool(threshold.get("too_few_samples") or threshold.get("not_measured"))
+def undecided(threshold: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """Why the measurements could not decide a threshold of summary.json; empty: they did."""
+    if threshold.get("too_few_samples"):
+        return TOO_FEW
+    if threshold.get("not_measured"):
+        return NOT_MEASURED
+    if threshold["value"] is None:
+        return "" if summary["measured_seconds"] else NO_SAMPLES
+    return "" if threshold["passed"] else _open_bound(threshold)
+
+
+def _open_bound(threshold: Mapping[str, Any]) -> str:
+    """Why the bound in a threshold that did not pass leaves it undecided; empty: no value beyond it would pass."""
+    if not (threshold.get("at_least") or threshold.get("at_most")):
+        return ""
+    try:
+        check = parse_threshold(threshold["check"])
+    except InvalidThreshold:
+        return ""
+    value, end = threshold["value"], math.inf if threshold.get("at_least") else -math.inf
+    may_pass = compare(check, value) or compare(check, end) or min(value, end) < check.limit < max(value, end)
+    side = "a lower" if threshold.get("at_least") else "an upper"
+    return f"only {side} bound is known" if may_pass else ""
+
+
+def outcome(threshold: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """The outcome of a threshold of summary.json in one word: met, missed, undecided."""
+    return "met" if threshold["passed"] else "undecided" if undecided(threshold, summary) else "missed"
 
 
 def judged(threshold: Mapping[str, Any]) -> str:
@@ -179,9 +208,9 @@ def judged(threshold: Mapping[str, Any]) -> str:
     if threshold.get("too_few_samples"):
         return TOO_FEW
     if threshold.get("not_measured"):
-        return "not measured"
+        return NOT_MEASURED
     if threshold["value"] is None:
-        return "no samples"
+        return NO_SAMPLES
     shown = measured(threshold["check"], threshold["value"])
     shown = bounded(shown, at_least=bool(threshold.get("at_least")), at_most=bool(threshold.get("at_most")))
     return worst(shown, threshold.get("window_seconds"))
@@ -192,10 +221,37 @@ def worst(shown: str, window_s: float | None) -> str:
     return shown if window_s is None else f"worst {shown}"
 
 
-def finding(threshold: Mapping[str, Any]) -> str:
-    """The value of judged(), as words: measured 20.0 ms, worst 20.0 ms, too few samples, no samples."""
-    is_phrase = threshold["value"] is None or is_unknown(threshold) or threshold.get("window_seconds") is not None
-    return judged(threshold) if is_phrase else f"measured {judged(threshold)}"
+def finding(threshold: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """The value of judged(), as words: measured 20.0 ms, worst 20.0 ms, no samples, undecided: too few samples."""
+    value, why = judged(threshold), undecided(threshold, summary)
+    if why:
+        return f"undecided: {why}{'' if value == why else f' ({value})'}"
+    is_phrase = threshold["value"] is None or threshold.get("window_seconds") is not None
+    return value if is_phrase else f"measured {value}"
+
+
+def max_found(found: Mapping[str, Any]) -> str:
+    """The answer of a search for the maximum: BOUNDED_MAX, at least 12 connections, confidence low. Empty: none."""
+    level = found.get("max_concurrency")
+    if level is None:
+        return ""
+    least = "at least " if is_bounded(found) else ""
+    confidence = f", confidence {found['confidence']}" if found.get("confidence") else ""
+    return f"{found.get('result')}, {least}{counted(level, 'connection')}{confidence}"
+
+
+def verdict_reason(summary: Mapping[str, Any]) -> str:
+    """The reason of the verdict, after the answer of a search for the maximum."""
+    answer = max_found(summary["find_max"] or {})
+    return "; ".join(part for part in (answer, str(summary["exit_reason"])) if part)
+
+
+STEPS_NOTE = "A reason has the figures at the verdict; those of the step include the moment until all workers ended it."
+
+
+def is_bounded(found: Mapping[str, Any]) -> bool:
+    """Whether the answer of a search for the maximum is a lower bound."""
+    return found.get("result") == "BOUNDED_MAX"
 
 
 def measured(check: str, value: float | None) -> str:
@@ -278,13 +334,14 @@ def csv(text: str, limit: int = LINE_MAX) -> str:
 def login_words(logins: Mapping[str, Any]) -> str:
     """client.connections of summary.json as text; empty if every connection was opened once and never lost."""
     counts = logins.get("reopened") or {}
-    reopened = {reason: counts[reason] for reason in ReconnectReason if counts.get(reason)}
+    parts = []
+    for words, reasons in (("replaced as planned", PLANNED), ("lost", set(ReconnectReason) - set(PLANNED))):
+        own = {reason: counts[reason] for reason in ReconnectReason if reason in reasons and counts.get(reason)}
+        why = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in own.items())
+        parts += [f"{sum(own.values()):,} {words} ({why})"] if own else []
     refused = logins.get("refused") or 0
-    if not reopened and not refused:
-        return ""
-    why = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in reopened.items())
-    again = f"{sum(reopened.values()):,} opened again ({why})" if reopened else "none opened again"
-    return f"{again}, {refused:,} {'login' if refused == 1 else 'logins'} refused"
+    parts += [f"{counted(refused, 'login')} refused"] if refused else []
+    return ", ".join(parts)
 
 
 def connection_failures(logins: Mapping[str, Any]) -> list[Mapping[str, Any]]:

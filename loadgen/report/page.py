@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from loadgen.report import formatting
 from loadgen.report.formatting import html, html_name
@@ -110,18 +110,31 @@ def code(content: str, limit: int) -> str:
     return f'<pre tabindex="0"><code>{html(content, limit)}</code></pre>'
 
 
-def figure(chart: Chart, keys: Sequence[tuple[str, str, str]], group: str = "", signs: str = "") -> str:
-    """A chart with its legend: (css, name, unit) of each line. The script shows the values under the cursor."""
+def figure(
+    chart: Chart, keys: Sequence[tuple[str, str, str]], group: str = "", signs: str = "", missing: str = ""
+) -> str:
+    """A chart with its legend: (css, name, unit) of each line. The script shows the values under the cursor. `missing`
+    names the lines that are not drawn."""
     legend = signs + "".join(
         f'<span class="key">{stroke(css)}<span>{title}</span> <b data-unit="{unit}"></b></span>'
         for css, title, unit in keys
     )
+    legend += f"<span>{missing}</span>" if missing else ""
     marked = f' data-group="{group}"' if group else ""
     return (
         f'<figure data-chart="{chart.chart_id}"{marked}><figcaption><strong>{chart.title}</strong>'
         f'<span class="keys">{legend}<output class="at" aria-live="polite"></output></span></figcaption>'
         f'<div class="plot">{svg(chart)}</div></figure>'
     )
+
+
+def not_drawn(missing: Mapping[str, str]) -> str:
+    """The names of lines that a chart lacks, with the reasons; empty if it lacks none. Names are plain text."""
+    names: dict[str, list[str]] = {}
+    for name, why in missing.items():
+        names.setdefault(why, []).append(html(name, 200))
+    listed = "; ".join(f"{', '.join(own)}: {why}" for why, own in names.items())
+    return f"not drawn: {listed}" if listed else ""
 
 
 def plain_figure(chart: Chart, legend: str = "", css: str = "plot") -> str:
@@ -148,7 +161,7 @@ STYLE = """
 html{-webkit-text-size-adjust:100%}
 body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",
 sans-serif;font-variant-numeric:tabular-nums}
-main,header>*,footer>*{max-width:1120px;margin-inline:auto;padding-inline:20px}
+main,header>*,footer>*{max-width:1400px;margin-inline:auto;padding-inline:20px}
 header{border-bottom:1px solid var(--line);padding:22px 0 18px}
 .banner{display:flex;gap:14px;align-items:baseline;flex-wrap:wrap}
 .verdict{font-weight:700;font-size:15px;letter-spacing:.05em;padding:3px 12px;border-radius:999px;white-space:nowrap}
@@ -160,6 +173,7 @@ h1{font-size:25px;line-height:1.25;margin:0;overflow-wrap:anywhere}
 h1>span{display:inline-block;max-width:100%}
 .why{margin:8px auto 0;font-size:16px;overflow-wrap:anywhere}
 ul.why{padding-left:42px}
+.why.warning{font-size:14px;color:var(--warn)}
 .sub{color:var(--soft);margin:4px auto 0;overflow-wrap:anywhere}
 .sub>span{display:inline-block;max-width:100%}
 nav{display:flex;flex-wrap:wrap;gap:2px 15px;margin-top:12px;font-size:14px}
@@ -200,6 +214,9 @@ td>.t{min-width:15em;overflow-wrap:anywhere}
 th{font-weight:600;color:var(--soft);font-size:13px;white-space:nowrap}
 th.n,td.n{text-align:right;white-space:nowrap}
 td.w{white-space:nowrap}
+tr:has(+tr>td.reason)>td{border-bottom:0}
+td.reason{padding-top:0;color:var(--soft)}
+td.reason>span{position:sticky;left:10px;display:inline-block;max-width:min(100%,100vw - 44px);overflow-wrap:anywhere}
 td.b{overflow-wrap:break-word;max-width:26em}
 tbody tr:hover{background:var(--card)}
 tr.all td{font-weight:650}
@@ -215,7 +232,7 @@ figcaption{display:flex;flex-wrap:wrap;gap:2px 18px;align-items:baseline;font-si
 .stroke{width:26px;height:8px;margin-right:6px;vertical-align:middle}
 .share{display:block;width:100%;min-width:90px;height:9px;margin-top:6px}
 .plot svg{display:block;width:100%;min-width:620px;height:auto}
-.plot svg#changes{max-width:600px;min-width:480px}
+.plot svg#changes{max-width:440px;min-width:0}
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(420px,100%),1fr));gap:6px 20px}
 .pair .plot svg{min-width:400px}
 .three{grid-template-columns:repeat(auto-fit,minmax(310px,1fr))}
@@ -230,8 +247,8 @@ svg .name{font-weight:600;fill:currentColor}
 svg .note{fill:var(--soft);font-size:10px}
 .dot{fill:currentColor;stroke:var(--bg)}
 .cross{stroke:currentColor;stroke-width:2.2;fill:none}
-.limit{color:var(--soft)}.limit.missed{color:var(--bad)}
-.s1{color:var(--s1)}.s2{color:var(--s2)}.s3{color:var(--s3)}.s4{color:var(--s4)}.s5{color:var(--s5)}.s6{color:var(--s6)}
+.limit,.limit.beyond{color:var(--soft)}.limit.missed{color:var(--bad)}
+.ink{color:var(--ink)}.s1{color:var(--s1)}.s2{color:var(--s2)}.s3{color:var(--s3)}.s4{color:var(--s4)}.s5{color:var(--s5)}.s6{color:var(--s6)}
 .s2.line{stroke-width:1.4}.s4.line,.s5.line,.s6.line{stroke-dasharray:5 3}
 .bar{fill:var(--s1);opacity:.75}
 .band{fill:var(--warmup);opacity:.14}

@@ -437,7 +437,7 @@ class EventKind(StrEnum):
     LIMITED = "limited"  # the client was the limit, so the step is no evidence about the server
     LOST = "lost"  # a worker
     REFUSED = "refused"  # a login
-    RECONNECT = "reconnect"  # a lost connection was opened again
+    RECONNECT = "reconnect"  # a connection was lost and opened again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

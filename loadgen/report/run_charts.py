@@ -1,4 +1,4 @@
-"""Charts of the HTML report: over time, with the values for the cursor; distribution of response times.
+"""Charts of the HTML report over time, with the values for the cursor.
 
 A line connects known values. It is interrupted where workers stored nothing. The first and the last second have no
 rate, because only a part of them is known; the line skips them.
@@ -6,20 +6,16 @@ rate, because only a part of them is known; the line skips them.
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-import numpy as np
-
 from loadgen.metrics.connections import LoginCounts
-from loadgen.metrics.histogram import HIGHEST_NS, LOWEST_NS, Histogram, group_of
+from loadgen.metrics.histogram import Histogram
 from loadgen.model.threshold import InvalidThreshold, ThresholdCheck, ThresholdMetric, parse_threshold, threshold_words
 from loadgen.report import formatting
-from loadgen.report.formatting import html, html_name
-from loadgen.report.page import figure, note, number, table
+from loadgen.report.formatting import html
+from loadgen.report.page import figure
 from loadgen.report.records import (
     REACH_PARTS,
     EventKind,
@@ -47,13 +43,15 @@ from loadgen.report.svg import (
     log_axis,
     time_axis,
 )
-from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
 
+CHARTED_MAX = 6  # statements with a separate line in charts
 MARKS_MAX = 80
 LANES_MAX = 3  # lines of labels of marks
 LOG_FROM = 25.0  # from this ratio of the highest value to the median on, the axis is logarithmic
-LIMIT_REACH = 2.0  # a limit up to this multiple of the highest value is on the axis; a higher one is shown by an arrow
+LIMIT_REACH = (
+    4.0  # a limit up to this multiple of the highest value is on the axis; a higher one is named above the chart
+)
 EDGE_S = 1.5  # maximum distance of the row in which a phase begins from the announced moment
 AFTER_S = 10.0  # events up to this time after the last second are shown
 MEASUREMENT = "MEASUREMENT"
@@ -105,6 +103,14 @@ class ChartSeries:
         return any(value is not None for value in self.values)
 
 
+def statement_colours(record: RunRecord) -> dict[str, str]:
+    """The statements with separate lines in charts, those with the highest weights, each with its class of colour."""
+    measured = record.summary["statements"]
+    heaviest = record.statement_names() if record.scenario is None else record.scenario.workload.heaviest(CHARTED_MAX)
+    charted = [name for name in heaviest if name in measured][:CHARTED_MAX]
+    return {name: f"s{number}" for number, name in enumerate(charted, start=1)}
+
+
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
@@ -113,7 +119,7 @@ class JudgedCheck:
     """A threshold of a run, as its charts show it."""
 
     check: ThresholdCheck
-    passed: bool | None  # None: undecided
+    outcome: str  # met, missed, undecided
     window_s: float | None
 
 
@@ -125,17 +131,17 @@ def checks_of(summary: Mapping[str, Any]) -> list[JudgedCheck]:
             check = parse_threshold(one["check"])
         except InvalidThreshold:
             continue
-        passed = None if formatting.is_unknown(one) else bool(one["passed"])
-        found.append(JudgedCheck(check=check, passed=passed, window_s=one.get("window_seconds")))
+        outcome = formatting.outcome(one, summary)
+        found.append(JudgedCheck(check=check, outcome=outcome, window_s=one.get("window_seconds")))
     return found
 
 
 def limit_of(judged: JudgedCheck, css: str = "", span: tuple[float, float] | None = None) -> ChartLimit:
-    check, passed = judged.check, judged.passed
+    check = judged.check
     value = 100 * check.limit if check.metric is ThresholdMetric.ERROR_RATE else check.limit
     words = threshold_words(html(check.text, 80), judged.window_s)
-    label = f"{'?' if passed is None else '✓' if passed else '✗'} {words}"
-    return ChartLimit(value=value, label=label, css=f"{css} missed" if passed is False else css, span=span)
+    css = f"{css} missed" if judged.outcome == "missed" else css
+    return ChartLimit(value=value, label=f"{formatting.OUTCOME_SIGNS[judged.outcome]} {words}", css=css, span=span)
 
 
 # --- over time -------------------------------------------------------------------------------------------------------
@@ -151,9 +157,9 @@ class Timeline:
         self.events = tuple(event for event in record.events if event.at_s <= last.end_s + AFTER_S)
         self._end_s = max([float(last.end_s), *(event.at_s for event in self.events)])
         self._reach_s = max(REACH_PARTS * record.span_s, self._end_s / REACH_PARTS)
-        self._axis = time_axis(self._end_s)
+        self.axis = time_axis(self._end_s)
         levels = [event.at_s for event in self.events if event.kind is EventKind.LEVEL]
-        self._bands = (*_bands(self.points, levels), *_stalls(record.summary, self.points, levels))
+        self.bands = (*_bands(self.points, levels), *_stalls(record.summary, self.points, levels))
 
     @property
     def joined_s(self) -> int:
@@ -227,7 +233,7 @@ class Timeline:
             ("lost", "s2"): [one.lost for one in logins],
             ("refused", "s4"): [one.refused for one in logins],
         }
-        return self._per_second("logins", "Connections opened again, and logins refused, per second", counts)
+        return self._per_second("logins", "Connections replaced or lost, and logins refused, per second", counts)
 
     def _per_second(self, name: str, title: str, counts: Mapping[tuple[str, str], Sequence[int]]) -> str:
         """Rates of the counts that are not always 0; empty if there are none."""
@@ -262,6 +268,9 @@ class Timeline:
         drawn = self._interrupted((stretch.first, stretch.last, stretch.value) for stretch in stretches)
         return ChartSeries(name=name, css=css, values=values, drawn=drawn, shown=formatting.ms, unit=" ms", **more)
 
+    def marks(self, *, labelled: bool = False) -> tuple[ChartMarker, ...]:
+        return tuple(_mark(event, labelled=labelled) for event in self.events[:MARKS_MAX])
+
     def chart(
         self,
         name: str,
@@ -272,14 +281,15 @@ class Timeline:
         height: int = 190,
         width: int = 960,
         labelled: bool = False,
+        missing: str = "",
     ) -> str:
-        marks = tuple(_mark(event, labelled=labelled) for event in self.events[:MARKS_MAX])
-        lanes = lanes_for(marks, self._axis, width, LANES_MAX) + (1 if labelled and limits else 0)
+        marks = self.marks(labelled=labelled)
+        lanes = lanes_for(marks, self.axis, width, LANES_MAX) + (1 if labelled and limits else 0)
         chart = Chart(
             chart_id=name,
             title=title,
             description=described(tracks),
-            x=self._axis,
+            x=self.axis,
             y=value_axis([value for track in tracks for value in track.values], limits),
             lines=tuple(
                 ChartLine(
@@ -291,7 +301,7 @@ class Timeline:
                 )
                 for track in tracks
             ),
-            bands=self._bands,
+            bands=self.bands,
             marks=marks,
             limits=tuple(limits),
             height=height + LANE * (lanes - 1),
@@ -301,7 +311,8 @@ class Timeline:
         places = [(point.at_s + point.end_s) / 2 for point in self.points]
         shown = [[track.shown(value) for value in track.values] for track in tracks]
         self._hover.add(chart, f"time-{chart.right}", zip(places, map(_moment, self.points), strict=True), shown)
-        return figure(chart, [(track.css, html(track.name, 200), track.unit) for track in tracks], "time")
+        keys = [(track.css, html(track.name, 200), track.unit) for track in tracks]
+        return figure(chart, keys, "time", missing=missing)
 
     def _interrupted(self, values: Iterable[tuple[int, int, float | None]]) -> tuple[Point, ...]:
         """A line through the known values of (first point, last point, value), with gaps where nothing was stored."""
@@ -402,185 +413,4 @@ def value_axis(values: Values, limits: Sequence[ChartLimit] = ()) -> Axis:
     positive = [value for value in known if value > 0]
     if positive and highest > LOG_FROM * positive[len(positive) // 2] and len(positive) == len(known):
         return log_axis(min([positive[0], *(value for value in near if value > 0)]), max([highest, *near]))
-    return linear_axis(max([highest, *near]))
-
-
-# --- The distribution of response times: two charts, and the number of samples in each range -------------------------
-
-BARS_MAX = 56
-CURVES_MAX = 4  # for single statements
-RANGES_MAX = 12
-RANGED_MAX = 6  # statements with a separate column
-WIDTH = 540
-
-
-def percentile_curve(record: RunRecord) -> str:
-    """The response time of each percentile, with a stretched tail."""
-    assert record.merged is not None
-    whole, statements = record.merged.tally.whole, record.merged.tally.statements
-    curves = [("all" if len(statements) > 1 else "response", _curve(*whole.responses))]
-    if record.summary["lag_ms"]:
-        curves.append(("service", _curve(*whole.services)))
-    elif len(statements) > 1:
-        busiest = sorted(statements, key=lambda name: (-statements[name].succeeded.response.count, name))[:CURVES_MAX]
-        for name in (name for name in record.statement_names() if name in busiest):
-            curves.append((name, _curve(*statements[name].responses)))
-    points = [point for _, curve in curves for point in curve]
-    if not points:
-        return ""
-    furthest = max(x for x, _ in points)
-    ticks = [(0.0, "0"), *((_tail(p), f"{100 * p:.6g}") for p in (0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999))]
-    shown = tuple(tick for tick in ticks if tick[0] <= furthest + 0.02)
-    heights = [y for _, y in points if y is not None]
-    chart = Chart(
-        chart_id="curve",
-        title="Percentile curve, ms",
-        description="Response time by percentile; the table of times has the same numbers.",
-        x=Axis(low=0.0, high=max(furthest, 0.31), ticks=shown),
-        y=log_axis(min(heights), max(heights)),
-        lines=tuple(ChartLine(name="", css=f"s{number}", points=curve) for number, (_, curve) in enumerate(curves, 1)),
-        x_title="percent of the samples",
-        width=WIDTH,
-        height=270,
-    )
-    return figure(chart, [(f"s{number}", html_name(name, 200), "") for number, (name, _) in enumerate(curves, 1)])
-
-
-def _curve(succeeded: Histogram, cut_off: Histogram) -> tuple[Point, ...]:
-    """The known part of the curve: up to the last sample, or to the first one that was cut off."""
-    everything, done, points = succeeded + cut_off, 0, []
-    for bucket in np.flatnonzero(everything.counts).tolist():
-        if cut_off.counts[bucket]:
-            break
-        low_ns, high_ns = everything.span_ns(bucket)
-        value_ms = (low_ns + high_ns) / 2 / NS_PER_MS
-        points.append((_tail(done / everything.count), value_ms))
-        done += int(everything.counts[bucket])
-        if done < everything.count:
-            points.append((_tail(done / everything.count), value_ms))
-    return tuple(points)
-
-
-def _tail(fraction: float) -> float:
-    return -math.log10(1.0 - fraction)
-
-
-def histogram_chart(record: RunRecord) -> str:
-    """The histogram of response times."""
-    assert record.merged is not None
-    times = record.merged.tally.whole.succeeded.response
-    used = np.flatnonzero(times.counts).tolist()
-    if not used:
-        return ""
-    first, last = used[0], used[-1]
-    size = times.coarseness * max(math.ceil((last - first + 1) / BARS_MAX / times.coarseness), 1)
-    heights: dict[int, int] = {}
-    for bucket in used:
-        group = group_of(bucket, size)
-        heights[group] = heights.get(group, 0) + int(times.counts[bucket])
-    bars = tuple((*_group_ms(group, size), 100 * count / times.count) for group, count in sorted(heights.items()))
-    low_ms, high_ms = max(bars[0][0], 0.001), bars[-1][1]
-    latency = record.summary["latency_ms"]
-    marks = tuple(
-        ChartMarker(at=latency[name], label=title)
-        for name, title in formatting.PERCENTILES.items()
-        if name in ("p50", "p95", "p99") and latency[name] is not None
-    )
-    chart = Chart(
-        chart_id="histogram",
-        title="Distribution of response times, percent of the samples",
-        description=html(
-            f"Half of the samples took {formatting.ms(latency['p50'])} ms or less;"
-            f" shortest {formatting.ms(latency['min'])} ms, longest {formatting.ms(latency['max'])} ms."
-        ),
-        x=log_axis(low_ms, high_ms),
-        y=linear_axis(max(height for _, _, height in bars), unit=" %"),
-        bars=bars,
-        marks=marks,
-        x_title="response time, ms",
-        width=WIDTH,
-        height=270,
-    )
-    return figure(chart, [])
-
-
-def _group_ms(group: int, size: int) -> tuple[float, float]:
-    first = (group - 1) * size + 1
-    last = min(first + size - 1, len(HIGHEST_NS) - 2)
-    return int(LOWEST_NS[first]) / NS_PER_MS, (int(HIGHEST_NS[last]) + 1) / NS_PER_MS
-
-
-# --- ranges ----------------------------------------------------------------------------------------------------------
-
-
-def ranges(record: RunRecord) -> str:
-    """The number of samples in ranges of response times, for all statements and for those with the highest weights."""
-    assert record.merged is not None
-    whole, statements = record.merged.tally.whole.succeeded.response, record.merged.tally.statements
-    if not whole.count:
-        return ""
-    edges_ms = range_edges_ms(whole.min_ns / NS_PER_MS, whole.max_ns / NS_PER_MS)
-    counts = range_counts(whole, edges_ms)
-    names = record.statement_names()[:RANGED_MAX] if len(statements) > 1 else []
-    columns = [(statements[name].succeeded.response, name) for name in names if name in statements]
-    shares = [[count / max(own.count, 1) for count in range_counts(own, edges_ms)] for own, _ in columns]
-    used = [place for place, count in enumerate(counts) if count]
-    rows, below = [], 0
-    for place in range(used[0], used[-1] + 1):
-        count = counts[place]
-        below += count
-        rows.append(
-            [
-                f'<td class="w">{_bound(edges_ms[place])} to {_bound(edges_ms[place + 1])}</td>',
-                number(count, formatting.count(count)),
-                f'<td class="n">{formatting.percent(count / whole.count)}</td>',
-                f"<td>{_bar(count / max(counts))}</td>",
-                f'<td class="n">{formatting.percent(below / whole.count)}</td>',
-                *(f'<td class="n">{formatting.percent(share[place])}</td>' for share in shares),
-            ]
-        )
-    head = ["range", "samples", "share", "", "up to here", *(html_name(name, 200) for _, name in columns)]
-    body = table("Response times by range, of statements that succeeded", head, rows)
-    return body + note(
-        "Counts come from buckets that are 2 % wide: a sample within 1 % of an edge may count on the other side."
-    )
-
-
-def range_edges_ms(low_ms: float, high_ms: float) -> list[float]:
-    """Edges of at most RANGES_MAX ranges around these times: of equal width within a decade, else on a 1-2-5 scale."""
-    low_ms, high_ms = max(low_ms, 0.001), max(high_ms, low_ms, 0.001)
-    if high_ms < 10 * low_ms:
-        for step in (float(f"{factor}e{power}") for power in range(-4, 15) for factor in (1, 2, 5)):
-            first, last = math.floor(low_ms / step), math.floor(high_ms / step) + 1
-            if last - first <= RANGES_MAX:
-                return [round(step * place, 6) for place in range(first, last + 1)]
-    for factors in ((1, 2, 5), (1,)):
-        scale = [float(f"{factor}e{power}") for power in range(-3, 15) for factor in factors]
-        first, last = bisect_right(scale, low_ms) - 1, bisect_right(scale, high_ms)
-        edges = scale[first : last + 1]
-        if len(edges) <= RANGES_MAX + 1:
-            break
-    return edges
-
-
-def range_counts(times: Histogram, edges_ms: Sequence[float]) -> list[int]:
-    """The number of samples between each two edges; a bucket counts at its middle."""
-    counts = [0] * (len(edges_ms) - 1)
-    for bucket in np.flatnonzero(times.counts).tolist():
-        low_ns, high_ns = times.span_ns(bucket)
-        middle_ms = math.sqrt(max(low_ns, 1) * max(high_ns, 1)) / NS_PER_MS
-        place = bisect_right(edges_ms, middle_ms) - 1
-        counts[min(max(place, 0), len(counts) - 1)] += int(times.counts[bucket])
-    return counts
-
-
-def _bound(edge_ms: float) -> str:
-    return f"{edge_ms:g} ms" if edge_ms < 1_000 else f"{edge_ms / 1_000:g} s"
-
-
-def _bar(share: float) -> str:
-    """A bar; `share` is its part of the longest bar."""
-    return (
-        '<svg class="share" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
-        f'<rect class="bar" width="{100 * share:.1f}" height="8"/></svg>'
-    )
+    return linear_axis(max([highest, *near]), whole=all(float(value).is_integer() for value in (*known, *near)))

@@ -17,6 +17,7 @@ from typing import Any
 from loadgen.metrics.histogram import PERCENTILES
 from loadgen.model.threshold import threshold_words
 from loadgen.report import formatting
+from loadgen.report.distribution import histogram_chart, percentile_curve, ranges
 from loadgen.report.formatting import connection_failures, html, html_json, login_words
 from loadgen.report.page import (
     SCRIPT,
@@ -35,18 +36,9 @@ from loadgen.report.page import (
     text,
 )
 from loadgen.report.records import POINTS_MAX, RunEvent, RunRecord
-from loadgen.report.run_charts import (
-    ChartSeries,
-    HoverData,
-    Timeline,
-    described,
-    histogram_chart,
-    percentile_curve,
-    ranges,
-    value_axis,
-)
+from loadgen.report.run_charts import ChartSeries, HoverData, Timeline, described, value_axis
 from loadgen.report.run_replay import arrivals_chart, replayed
-from loadgen.report.run_statements import find_max, sessions, stages, statements
+from loadgen.report.run_statements import find_max, max_concurrency, sessions, stages, statements
 from loadgen.report.svg import Chart, ChartLine, clock, time_axis
 from loadgen.rules.enrichment import SERVER_TIME_KINDS
 from loadgen.rules.validity import percent
@@ -63,10 +55,11 @@ EVENTS_OPEN = 12  # longer lists are folded
 CONFIG_MAX = 16_000
 WARNINGS = "warnings"  # key of the environment: warnings about the run
 CREDITS = "credits"  # key of the environment: credits of the warehouse
+FACT_NAMES = {"driver_lightened": "telemetry of the driver off"}
 LEDGER = {"mean": "avg", "p50": "p50", "p95": "p95"}  # columns of server times: key of summary.json, heading
 SENT_ONCE = (
     "The driver sends each measured statement once, because its retries are off. If a session token has expired, it"
-    " renews the token and sends the rejected statement again."
+    " renews the token and sends the rejected statement again. Some of its error texts speak of retries all the same."
 )
 
 
@@ -76,8 +69,7 @@ def tiles(record: RunRecord) -> str:
     totals, latency, found = summary["totals"], summary["latency_ms"], summary["find_max"]
     shown = []
     if found:
-        level = found.get("max_concurrency")
-        shown.append(("Max concurrency", data(level, formatting.count(level))))
+        shown.append(("Max concurrency", max_concurrency(found)))
     shown.append(("qps", f"{data(totals['qps'], formatting.rate(totals['qps']))} <small>/s</small>"))
     for name in ("p50", "p95", "p99"):
         shown.append((name, f"{data(latency[name], formatting.time_of(latency, name))} <small>ms</small>"))
@@ -91,9 +83,9 @@ def thresholds(summary: Mapping[str, Any]) -> str:
         return note("The scenario has no thresholds.")
     rows = (
         (
-            _outcome(one),
+            _outcome(formatting.outcome(one, summary)),
             f"<td><code>{_words(one)}</code>{' (default)' if one.get('default') else ''}</td>",
-            number(one["value"], formatting.judged(one)),
+            number(one["value"], _judged(one, summary)),
         )
         for one in summary["thresholds"][:ROWS_MAX]
     )
@@ -104,10 +96,14 @@ def _words(threshold: Mapping[str, Any]) -> str:
     return threshold_words(html(threshold["check"]), threshold.get("window_seconds"))
 
 
-def _outcome(threshold: Mapping[str, Any]) -> str:
-    if threshold["passed"]:
-        return '<td class="ok">✓ met</td>'
-    return "<td>? undecided</td>" if formatting.is_unknown(threshold) else '<td class="miss">✗ missed</td>'
+def _judged(threshold: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    value, why = formatting.judged(threshold), formatting.undecided(threshold, summary)
+    return value if why in ("", value) else f"{value}, {why}"
+
+
+def _outcome(word: str) -> str:
+    css = {"met": "ok", "missed": "miss", "undecided": "limited"}[word]
+    return f'<td class="{css}">{formatting.OUTCOME_SIGNS[word]} {word}</td>'
 
 
 def what_was_run(record: RunRecord) -> str:
@@ -143,7 +139,7 @@ def _surroundings(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Facts about the machine of the load generator."""
     for key, value in sorted(environment.items()):
         if key not in (WARNINGS, CREDITS):
-            yield html(str(key).replace("_", " "), 40), _fact(value)
+            yield html(FACT_NAMES.get(key, str(key).replace("_", " ")), 40), _fact(value)
 
 
 def _fact(value: object) -> str:
@@ -312,17 +308,17 @@ def _connection_failures(connections: Mapping[str, Any]) -> str:
     """Refused logins and lost connections with their errors. Charts and intervals.csv show when they occurred."""
     rows = [
         (
-            f'<td class="n">{formatting.NONE if one["second"] is None else formatting.seconds(one["second"])}</td>',
             short(one["worker_id"]),
             text(formatting.failure_kind(one), 80),
+            f'<td class="n">{formatting.NONE if one["second"] is None else formatting.seconds(one["second"])}</td>',
             number(one["code"], formatting.NONE if one["code"] is None else str(one["code"])),
             text(one["text"], 300),
         )
         for one in connection_failures(connections)
     ]
-    head = ("at", "worker", "what", "code", "error")
+    head = ("worker", "what", "at", "code", "error")
     caption = "The newest refused logins and lost connections; those of one second with one cause are one row"
-    return table(caption, head, rows, words=0, last_words=1) if rows else ""
+    return table(caption, head, rows, words=2, last_words=1) if rows else ""
 
 
 def enrichment(record: RunRecord) -> str:
@@ -458,8 +454,10 @@ def _header(record: RunRecord, headings: list[tuple[str, str]]) -> str:
         listed = "".join(f"<li>{html(reason)}</li>" for reason in reasons[:REASONS_MAX])
         why = f'<ul class="why">{listed}</ul>'
     else:
-        why = f'<p class="why">{html(summary["exit_reason"])}</p>'
+        why = f'<p class="why">{html(formatting.verdict_reason(summary), 1_000)}</p>'
         why += "".join(f'<p class="why">not valid: {html(reason)}</p>' for reason in reasons[:REASONS_MAX])
+    warnings = summary["environment"].get(WARNINGS) or ()
+    why += "".join(f'<p class="why warning">warning: {html(str(one))}</p>' for one in warnings[:REASONS_MAX])
     links = "".join(f'<a href="#{name}">{heading}</a>' for name, heading in headings)
     sign = SIGNS.get(verdict, "")
     return (
@@ -499,7 +497,7 @@ def _sections(record: RunRecord, hover: HoverData) -> Iterator[tuple[str, str, s
     if "sessions" in summary:
         yield "sessions", "User sessions", sessions(record)
     yield "workers", "Load generator", workers(record) + (timeline.client() if timeline else "")
-    yield "warehouse", "Warehouse", _warehouse(record, hover)
+    yield "warehouse", "Warehouse", _warehouse(record, hover, timeline)
     yield "server", "Server times", enrichment(record)
     yield "log", "Warnings", logs(record)
     yield "repeat", "Repeat this run", repeat(record)
@@ -533,7 +531,7 @@ def _spread(record: RunRecord) -> str:
     return f'<div class="pair">{percentile_curve(record)}{histogram_chart(record)}</div>{ranges(record)}'
 
 
-def _warehouse(record: RunRecord, hover: HoverData) -> str:
+def _warehouse(record: RunRecord, hover: HoverData, timeline: Timeline | None) -> str:
     if not any(poll.at_s >= 0 for poll in record.polls):
         return note("The warehouse was not polled: the scenario names none, or the run was too short.")
     sizes = dict.fromkeys(poll.size for poll in record.polls if poll.size)
@@ -542,12 +540,13 @@ def _warehouse(record: RunRecord, hover: HoverData) -> str:
     if clusters:
         span = f"{min(clusters)} to {max(clusters)}" if min(clusters) != max(clusters) else f"{clusters[0]}"
         parts.append(f"started clusters {span}")
-    return _warehouse_chart(record, hover) + note("; ".join(part for part in parts if part))
+    return _warehouse_chart(record, hover, timeline) + note("; ".join(part for part in parts if part))
 
 
-def _warehouse_chart(record: RunRecord, hover: HoverData) -> str:
-    """Running and queued statements, as the warehouse reported them."""
-    polls = [poll for poll in record.polls if poll.at_s >= 0]
+def _warehouse_chart(record: RunRecord, hover: HoverData, timeline: Timeline | None) -> str:
+    """Running and queued statements, as the warehouse reported them, on the time axis of the other charts."""
+    end_s = math.inf if timeline is None else timeline.axis.high
+    polls = [poll for poll in record.polls if 0 <= poll.at_s <= end_s]
     step = max(math.ceil(len(polls) / POINTS_MAX), 1)
     polls = polls[::step]
     places = [poll.at_s for poll in polls]
@@ -561,14 +560,15 @@ def _warehouse_chart(record: RunRecord, hover: HoverData) -> str:
         track("running", "s1", [poll.running for poll in polls], filled=True),
         track("queued", "s2", [poll.queued for poll in polls]),
     ]
-    end_s = max([*places, *(float(second.end_s) for second in record.seconds[-1:])])
     chart = Chart(
         chart_id="polls",
         title="Statements in the warehouse",
         description=described(tracks),
-        x=time_axis(end_s),
+        x=time_axis(max(places)) if timeline is None else timeline.axis,
         y=value_axis([value for one in tracks for value in one.values]),
         lines=tuple(ChartLine(name=one.name, css=one.css, points=one.drawn, filled=one.filled) for one in tracks),
+        bands=() if timeline is None else timeline.bands,
+        marks=() if timeline is None else timeline.marks(),
         height=150,
     )
     shown = [[track.shown(value) for value in track.values] for track in tracks]

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loadgen.metrics.histogram import EMPTY
 from loadgen.model.threshold import ThresholdMetric
 from loadgen.report import formatting
 from loadgen.report.formatting import html, html_name
-from loadgen.report.page import code, data, details, facts, figure, named, note, number, short, table, text
+from loadgen.report.page import code, data, details, facts, figure, named, not_drawn, note, number, short, table
 from loadgen.report.records import RunRecord
-from loadgen.report.run_charts import ChartSeries, Timeline, checks_of, limit_of
+from loadgen.report.run_charts import ChartSeries, Timeline, checks_of, limit_of, statement_colours
 from loadgen.report.svg import Axis, Chart, ChartDot, ChartLimit, ChartLine, Point, linear_axis
 from loadgen.rules.scaling import fit_scaling, scaling_text
 from loadgen.units import counted, format_duration_s
 
 ROWS_MAX = 200
-CHARTED_MAX = 6  # statements with a separate line in charts
 SQL_MAX = 30_000  # characters of all statements together
 WIDTH, HEIGHT = 540, 200
 TIMES = {ThresholdMetric.P50: 500, ThresholdMetric.P95: 950, ThresholdMetric.P99: 990}
@@ -59,16 +58,16 @@ def _over_time(record: RunRecord, timeline: Timeline) -> str:
     names = record.statement_names()
     if len(names) < 2:
         return ""
-    heaviest = names if record.scenario is None else record.scenario.workload.heaviest(CHARTED_MAX)
-    charted = [one for one in heaviest if one in record.summary["statements"]][:CHARTED_MAX]
-    colours = {statement: f"s{number}" for number, statement in enumerate(charted, start=1)}
-    charts = [_throughput(record, timeline, colours)]
-    charts += [_percentile(record, timeline, colours, metric) for metric in TIMES]
-    body = f'<div class="pair">{"".join(charts)}</div>'
-    if not any(charts[1:]):
+    colours = statement_colours(record)
+    times = {metric: _percentile(record, timeline, colours, metric) for metric in TIMES}
+    body = f'<div class="pair">{_throughput(record, timeline, colours)}{"".join(times.values())}</div>'
+    missing = [metric.value for metric, chart in times.items() if not chart]
+    if len(missing) == len(times):
         body += note("Response times by statement were not stored for this run, or too few statements were executed.")
-    if len(charted) < len(names):
-        body += note(f"The charts show the {len(charted)} statements with the highest weights, of {len(names)}.")
+    elif missing:
+        body += note(f"{' and '.join(missing)} by statement: not drawn, too few samples in most of the run.")
+    if len(colours) < len(names):
+        body += note(f"The charts show the {len(colours)} statements with the highest weights, of {len(names)}.")
     return body
 
 
@@ -98,12 +97,14 @@ def _percentile(record: RunRecord, timeline: Timeline, colours: dict[str, str], 
         ]
         return timeline.percentile(statement, css, times, TIMES[metric], label=False)
 
-    tracks = [found for statement, css in colours.items() if (found := track(statement, css)).is_known]
+    found = [track(statement, css) for statement, css in colours.items()]
+    tracks = [one for one in found if one.is_known]
     if not tracks:
         return ""
-    title = f"{metric.value} by statement, ms"
-    limits = _limits(record, colours, metric)
-    return timeline.chart(f"statements-{metric.value}", title, tracks, limits, width=WIDTH, height=HEIGHT)
+    name, title = f"statements-{metric.value}", f"{metric.value} by statement, ms"
+    limits = _limits(record, {one.name: one.css for one in tracks}, metric)
+    missing = not_drawn({one.name: formatting.TOO_FEW for one in found if not one.is_known})
+    return timeline.chart(name, title, tracks, limits, width=WIDTH, height=HEIGHT, missing=missing)
 
 
 def _limits(record: RunRecord, colours: dict[str, str], metric: ThresholdMetric) -> list[ChartLimit]:
@@ -150,6 +151,8 @@ def sessions(record: RunRecord) -> str:
 
 
 STEPS_WIDTH = 420
+STEP_HEAD = ("step", "connections", "succeeded", "error rate", "qps", "p50", "p95", "p99", "outcome")
+REASON_MAX = 2_000  # characters
 SIGNS = '<span class="s3">● held</span><span class="s2">✕ did not hold</span>'
 LIMITED = '<span class="s5">○ limited by the client</span>'
 HELD, CLIENT_LIMIT = "STABLE", "CLIENT_LIMIT"  # outcomes; all others mean that the level did not hold
@@ -179,15 +182,19 @@ def stages(record: RunRecord) -> str:
 _CELLS = {HELD: "ok", CLIENT_LIMIT: "limited"}
 
 
+def max_concurrency(found: Mapping[str, Any]) -> str:
+    level = found.get("max_concurrency")
+    return data(level, formatting.bounded(formatting.count(level), at_least=formatting.is_bounded(found)))
+
+
 def find_max(record: RunRecord) -> str:
     """The result of a search for the maximum, and its steps."""
     found = record.summary["find_max"]
-    level = found.get("max_concurrency")
-    kinds = {"TRUE_MAX": "the limit itself was found", "BOUNDED_MAX": "a lower bound"}
+    kinds = {"TRUE_MAX": "TRUE_MAX: the limit itself was found", "BOUNDED_MAX": "BOUNDED_MAX: a lower bound"}
     failed = found.get("failed_at")
     answer = facts(
         [
-            ("max concurrency", data(level, formatting.count(level))),
+            ("max concurrency", max_concurrency(found)),
             ("result", html(kinds.get(str(found.get("result")), str(found.get("result") or "")))),
             ("did not hold", data(failed, formatting.count(failed)) if failed is not None else ""),
             ("because", html(str(found.get("failed_outcome") or ""))),
@@ -196,9 +203,17 @@ def find_max(record: RunRecord) -> str:
             ("confidence", html(str(found.get("confidence") or ""))),
         ]
     )
-    answer += note(html(str(found.get("reason") or "")))
-    rows = (
-        (
+    answer += note(html(str(found.get("reason") or ""), REASON_MAX))
+    if record.steps:
+        answer += table("Steps in order; times in milliseconds", STEP_HEAD, _steps(record), words=0, last_words=1)
+        answer += note(formatting.STEPS_NOTE)
+    return answer + _charts(record)
+
+
+def _steps(record: RunRecord) -> Iterator[Sequence[str]]:
+    """The row of each step, and a row with the reason of its outcome."""
+    for step in record.steps[:ROWS_MAX]:
+        yield (
             number(step.number, str(step.number)),
             number(step.target, formatting.count(step.target)),
             number(step.succeeded, formatting.count(step.succeeded)),
@@ -209,23 +224,19 @@ def find_max(record: RunRecord) -> str:
                 for key in ("p50", "p95", "p99")
             ),
             f'<td class="{_CELLS.get(step.outcome, "miss")}">{html(step.outcome)}</td>',
-            text(step.reason),
         )
-        for step in record.steps[:ROWS_MAX]
-    )
-    head = ("step", "connections", "succeeded", "error rate", "qps", "p50", "p95", "p99", "outcome", "why")
-    ladder = table("Steps in order; times in milliseconds", head, rows, words=0, last_words=2) if record.steps else ""
-    return answer + ladder + _charts(record)
+        if step.outcome != HELD or step.reason != "held":
+            yield (f'<td class="reason" colspan="{len(STEP_HEAD)}"><span>{html(step.reason, REASON_MAX)}</span></td>',)
 
 
 def _charts(record: RunRecord) -> str:
     steps = record.steps
     if not steps:
         return ""
-    connections = linear_axis(max(step.target for step in steps), ticks=6)
+    connections = linear_axis(max(step.target for step in steps), ticks=6, whole=True)
     signs = SIGNS + (LIMITED if any(step.outcome == CLIENT_LIMIT for step in steps) else "")
 
-    def chart(chart_id: str, title: str, x: Axis, places: Sequence[Point], **more: Any) -> str:
+    def chart(chart_id: str, title: str, x: Axis, places: Sequence[Point], *, whole: bool = False, **more: Any) -> str:
         known = [(step, x_at, y) for step, (x_at, y) in zip(steps, places, strict=True) if y is not None]
         dots = tuple(
             ChartDot(
@@ -244,7 +255,7 @@ def _charts(record: RunRecord) -> str:
             title=title,
             description="; ".join(dot.label for dot in dots[:40]),
             x=x,
-            y=linear_axis(high),
+            y=linear_axis(high, whole=whole),
             dots=dots,
             width=STEPS_WIDTH,
             height=240,
@@ -253,11 +264,11 @@ def _charts(record: RunRecord) -> str:
         return figure(drawn, [], signs=signs)
 
     curve, law = _scaling(record)
-    numbers = linear_axis(steps[-1].number + 0.5, ticks=6)
+    numbers = linear_axis(steps[-1].number + 0.5, ticks=6, whole=True)
     climb = tuple((float(step.number), float(step.target)) for step in steps)
     line = ChartLine(name="", css="s1", points=climb, stepped=True)
     parts = [
-        chart("steps", "Connections, step by step", numbers, climb, lines=(line,), x_title="step"),
+        chart("steps", "Connections, step by step", numbers, climb, whole=True, lines=(line,), x_title="step"),
         chart(
             "steps-qps",
             "qps by connections",

@@ -30,8 +30,9 @@ REPLAYED_MAX = 10
 FAILURES_MAX = 10  # of connections
 STAGE_TIMES = ("p50", "p95", "p99")
 ERRORS_MAX = 10
-NAME_MAX = 30  # characters of a name in a table
+NAME_MAX = 200  # characters of a name; where the terminal has no room, tables cut it shorter
 UNLIMITED_WIDTH = 10**9  # columns where stdout is not a terminal
+NAME_FULL = 30  # columns of a name that columns of times give way to
 NAME_MIN = 10  # minimum columns of a name on a narrow terminal
 REASON_MAX = 500
 
@@ -71,10 +72,10 @@ def summary_lines(
     width = width or UNLIMITED_WIDTH
     files = [f"{name}: {path}" for name, path in (("report", report), ("files", where)) if path]
     parts: list[list[TextLine | str]] = [
-        [*_verdict(summary), *_thresholds(summary["thresholds"])],
+        [*_verdict(summary), *_thresholds(summary)],
         [*_totals(summary), *_delivered(summary), *_connections(summary), *_sessions(summary)],
         [*_latencies(summary, width)],
-        [*_stages(summary.get("stages") or ())],
+        [*_stages(summary.get("stages") or (), width)],
         [*_replay(summary.get("replay"), width)],
         [*_replayed_rows(summary.get("replay"), width)],
         [*_find_max(summary)],
@@ -110,10 +111,14 @@ def wrapped(line: TextLine, width: int | None) -> Iterator[TextLine]:
         yield replace(line, text=piece, mark=line.mark if number == coloured else "")
 
 
+_GAP = re.compile(r"(?<![ ≥≤]) (?!(?<=\d )(?:%|[mµn]?s|min|h|qps|pp)(?!\w))")
+
+
 def _last_gap(text: str, width: int) -> int:
-    """The index of the last gap within the width, else of the first gap; 0: there is none."""
+    """The index of the last gap within the width, else of the first gap; 0: there is none. A number and its unit stay
+    together."""
     begin = len(text) - len(text.lstrip())
-    gaps = [place for place in range(begin + 1, len(text)) if text[place] == " " != text[place - 1]]
+    gaps = [gap.start() for gap in _GAP.finditer(text, begin + 1)]
     return max((place for place in gaps if columns(text[:place]) <= width), default=gaps[0] if gaps else 0)
 
 
@@ -122,7 +127,7 @@ def _verdict(summary: Mapping[str, Any]) -> Iterator[TextLine]:
     verdict = str(summary["verdict"])
     word, colour = formatting.verdict_word(verdict).upper(), VERDICT_COLOURS.get(verdict)
     head = f"{word}  {printable(summary['scenario'], 80)}  run {summary['run_id']}"
-    reason = "" if verdict == "invalid" else f": {printable(summary['exit_reason'], REASON_MAX)}"
+    reason = "" if verdict == "invalid" else f": {printable(formatting.verdict_reason(summary), REASON_MAX)}"
     yield TextLine(head + reason, word, colour)
     for why in summary["validity"]["reasons"]:
         yield TextLine(f"  invalid: {printable(why, REASON_MAX)}", "invalid:", "yellow", indent=11)
@@ -130,17 +135,26 @@ def _verdict(summary: Mapping[str, Any]) -> Iterator[TextLine]:
         yield TextLine(f"  warning: {printable(str(warning), REASON_MAX)}", "warning:", "yellow", indent=11)
 
 
-def _thresholds(thresholds: Sequence[Mapping[str, Any]]) -> Iterator[TextLine]:
-    for threshold in thresholds:
-        mark, colour = ("ok", "green") if threshold["passed"] else ("MISS", "red")
-        if formatting.is_unknown(threshold):
-            mark, colour = "?", "yellow"
-        text = f"{formatting.check(threshold, 80)}: {formatting.finding(threshold)}"
+_MARKS = {
+    "met": ("ok", "green"),
+    "missed": ("MISS", "red"),
+    "undecided": (formatting.OUTCOME_SIGNS["undecided"], "yellow"),
+}
+
+
+def _thresholds(summary: Mapping[str, Any]) -> Iterator[TextLine]:
+    for threshold in summary["thresholds"]:
+        mark, colour = _MARKS[formatting.outcome(threshold, summary)]
+        text = f"{formatting.check(threshold, 80)}: {formatting.finding(threshold, summary)}"
         yield TextLine(f"  {mark:<4} {text}", mark, colour, indent=7)
 
 
 def _totals(summary: Mapping[str, Any]) -> Iterator[str]:
     totals = summary["totals"]
+    if not summary["measured_seconds"]:
+        users = f"{counted(summary['connections'], 'connection')}, {counted(summary['workers'], 'worker')}"
+        yield f"nothing was measured, {users}"
+        return
     yield (
         f"{formatting.rate(totals['qps'])} qps over {formatting.seconds(summary['measured_seconds'])},"
         f" {counted(summary['connections'], 'connection')}, {counted(summary['workers'], 'worker')}"
@@ -191,6 +205,8 @@ def _per_s(count: int, summary: Mapping[str, Any]) -> str:
 
 
 def _latencies(summary: Mapping[str, Any], width: int) -> Iterator[TextLine | str]:
+    if not summary["measured_seconds"]:
+        return
     statements = summary["statements"]
     rows = {"all": summary["totals"] | {"latency_ms": summary["latency_ms"]}}
     if summary["lag_ms"]:
@@ -210,13 +226,10 @@ def _latencies(summary: Mapping[str, Any], width: int) -> Iterator[TextLine | st
             )
             for name, part, counts in zip(names, parts, zip(*samples.values(), strict=True), strict=True)
         ]
-        lines = _table(head, cells, width)
-        if columns(lines[0]) <= width:
+        widths = _widths(head, cells)
+        if _needed([min(widths[0], NAME_FULL), *widths[1:]], 0) <= width:
             break
-    else:  # if the table is still too wide, names are shortened
-        room = max(NAME_MIN, max(columns(row[0]) for row in cells) - columns(lines[0]) + width)
-        lines = _table(head, [(_cut(name, room), *numbers) for name, *numbers in cells], width)
-    yield from lines
+    yield from _table(head, cells, width)
     if formatting.CUT_OFF in samples:
         yield formatting.CUT_OFF_NOTE
     if len(statements) > STATEMENTS_MAX:
@@ -267,7 +280,7 @@ def _replayed_rows(replay: Mapping[str, Any] | None, width: int) -> Iterator[Tex
     yield from _table(("rows of each statement, on average", "recorded", "replayed"), cells, width)
 
 
-def _stages(stages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _stages(stages: Sequence[Mapping[str, Any]], width: int) -> Iterator[str]:
     if not stages:
         return
     yield from _table(
@@ -283,6 +296,7 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             )
             for stage in stages[:STAGES_MAX]
         ],
+        width,
     )
     if len(stages) > STAGES_MAX:
         yield f"{counted(len(stages) - STAGES_MAX, 'more stage')}: see the report"
@@ -305,7 +319,7 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[TextLine | str]:
     if level is not None:
         yield (
             f"at {counted(level, 'connection')}: {formatting.rate(found['qps'])} qps,"
-            f" p95 {formatting.found_p95(summary)} ms, confidence {printable(str(found['confidence']), NAME_MAX)}"
+            f" p95 {formatting.found_p95(summary)} ms, confidence {printable(str(found['confidence']), 30)}"
         )
     steps = found["steps"]
     if not steps:
@@ -323,9 +337,10 @@ def _find_max(summary: Mapping[str, Any]) -> Iterator[TextLine | str]:
             for step in steps
         ],
     )
-    outcomes = ["outcome", *(printable(f"{step['outcome']}: {step['reason']}", 120) for step in steps)]
+    outcomes = ["outcome", *(printable(f"{step['outcome']}: {step['reason']}", REASON_MAX) for step in steps)]
     for line, outcome in zip(numbers, outcomes, strict=True):
         yield TextLine(f"{line}  {outcome}", indent=columns(line) + 2)
+    yield formatting.STEPS_NOTE
 
 
 def _errors(errors: Sequence[Mapping[str, Any]]) -> Iterator[TextLine | str]:
@@ -363,15 +378,22 @@ def _client(client: Mapping[str, Any]) -> Iterator[TextLine]:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int = UNLIMITED_WIDTH) -> list[str]:
     """A table with names on the left and numbers on the right. Columns are eight wide, so that runs can be compared
-    line by line, or narrower on a narrow terminal."""
-    widths = [max(map(columns, column)) for column in zip(head, *rows, strict=True)]
+    line by line, or narrower on a narrow terminal; if it is still too wide, names are cut."""
+    widths = _widths(head, rows)
     least = next((size for size in (8, 7, 6) if _needed(widths, size) <= width), 0)
+    room = max(NAME_MIN, widths[0] + width - _needed(widths, least))
+    if room < widths[0]:
+        return _table((_cut(head[0], room), *head[1:]), [(_cut(row[0], room), *row[1:]) for row in rows], width)
     lines = []
     for cells in (head, *rows):
         name = cells[0] + " " * (widths[0] - columns(cells[0]))
         numbers = (f"{cell:>{max(size, least)}}" for cell, size in zip(cells[1:], widths[1:], strict=True))
         lines.append(" ".join((name, *numbers)))
     return lines
+
+
+def _widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(columns, column)) for column in zip(head, *rows, strict=True)]
 
 
 def _cut(text: str, width: int) -> str:

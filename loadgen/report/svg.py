@@ -25,6 +25,7 @@ LIMIT_WIDTH = 7.0  # maximum width of a character in a label of a limit, which i
 LIMIT_GAP = 14  # between two labels of limits above the plot
 PLACE_STEP = 12  # between two places that are tried for a label
 TICK_WIDTH = 7.4  # maximum width of a character in a label of an axis, or in a name
+ABOVE, BELOW = "↑ above the chart: ", "↓ below the chart: "  # before the label of a limit beyond the axis
 _NICE = (1, 2, 2.5, 5, 10)
 
 
@@ -160,12 +161,13 @@ def svg(chart: Chart) -> str:
 # --- axes ------------------------------------------------------------------------------------------------------------
 
 
-def linear_axis(high: float, *, low: float = 0.0, ticks: int = 4, unit: str = "") -> Axis:
-    """A linear axis from `low` to a round number that is at least `high`."""
+def linear_axis(high: float, *, low: float = 0.0, ticks: int = 4, unit: str = "", whole: bool = False) -> Axis:
+    """A linear axis from `low` to a round number that is at least `high`. `whole`: of counts, without fractions."""
     span = high - low if high > low else 1.0
     raw = span / ticks
     size = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * size for factor in _NICE if factor * size >= raw * 0.999)
+    steps = (factor * size * power for power in (1, 10) for factor in _NICE)
+    step = next(step for step in steps if step >= raw * 0.999 and (not whole or (step >= 1 and step.is_integer())))
     count = math.ceil(span / step - 1e-9)
     values = [low + step * number for number in range(count + 1)]
     return Axis(low=low, high=values[-1], ticks=tuple((value, f"{short(value)}{unit}") for value in values))
@@ -284,7 +286,8 @@ def _limits(chart: Chart) -> Iterator[str]:
     for limit in chart.limits:
         y, (start, end) = chart.py(limit.value), _span_px(chart, limit)
         is_inside = chart.y.low <= limit.value <= chart.y.high
-        beyond = "" if is_inside else "↑ " if limit.value > chart.y.high else "↓ "
+        beyond = "" if is_inside else ABOVE if limit.value > chart.y.high else BELOW
+        css = limit.css if is_inside else f"{limit.css} beyond"
         label, place = f"{beyond}{limit.label}", None
         width = LIMIT_WIDTH * len(unescape(label))
         if is_inside:
@@ -298,7 +301,7 @@ def _limits(chart: Chart) -> Iterator[str]:
             above -= width + LIMIT_GAP
         taken.append(place)
         text_y = _n(place[3] - 3)
-        yield f'<text class="limit {limit.css}" x="{_n(place[2])}" y="{text_y}" text-anchor="end">{label}</text>'
+        yield f'<text class="limit {css}" x="{_n(place[2])}" y="{text_y}" text-anchor="end">{label}</text>'
 
 
 def _span_px(chart: Chart, limit: ChartLimit) -> tuple[float, float]:

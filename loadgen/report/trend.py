@@ -204,12 +204,13 @@ def reason_text(trend: Trend) -> str:
     """The reason of the verdict, in one line."""
     runs = trend.runs
     if not runs:
-        return _no_runs(trend)
+        why = f": {count_phrase(trend.left_out)}" if trend.left_out else ""
+        return f"{trend.scenario} has no run that counts{why}; {RUNS_MIN} comparable runs are needed"
     match trend.verdict:
         case TrendVerdict.LEARNING:
             return f"{RUNS_MIN} comparable runs are needed to judge the newest; {len(runs)} found"
         case TrendVerdict.STEADY:
-            return _known_change(trend) or "the newest run is in the usual range"
+            return _known_changes(trend) or "the newest run is in the usual range"
         case TrendVerdict.UNDECIDED:
             return _undecided(trend)
         case TrendVerdict.SUSPECTED:
@@ -221,20 +222,23 @@ def reason_text(trend: Trend) -> str:
     worse = trend.verdict is TrendVerdict.REGRESSION
     decisive = [step for step in trend.steps if step.new and step.worse is worse]
     since = runs[min(step.start for step in decisive)].run_id
-    return f"{', '.join(map(change_phrase, decisive))} since {since}"
+    return f"{_phrases(decisive)} since {since}"
 
 
-def _no_runs(trend: Trend) -> str:
-    why = f": {count_phrase(trend.left_out)}" if trend.left_out else ""
-    return f"{trend.scenario} has no run that counts{why}; {RUNS_MIN} comparable runs are needed"
+def _known_changes(trend: Trend) -> str:
+    """Regressions that were reported before and still last; empty if there are none."""
+    newest = {step.track.name: step for step in trend.steps}  # of each metric
+    lasting = [step for step in newest.values() if step.worse]
+    listed = [
+        f"{_phrases([step for step in lasting if step.start == start])} since {trend.runs[start].run_id}"
+        for start in sorted({step.start for step in lasting})
+    ]
+    return f"no new change; known: {'; '.join(listed)}" if listed else ""
 
 
-def _known_change(trend: Trend) -> str:
-    """A regression that was reported before and still lasts; empty if there is none."""
-    if not trend.steps or not trend.steps[-1].worse:
-        return ""
-    last = trend.steps[-1]
-    return f"no new change; {change_phrase(last)} since {trend.runs[last.start].run_id} is known"
+def _phrases(steps: Sequence[ConfirmedChange]) -> str:
+    more = f" and {len(steps) - FACTS_SHOWN} more" if len(steps) > FACTS_SHOWN else ""
+    return ", ".join(map(change_phrase, steps[:FACTS_SHOWN])) + more
 
 
 def _undecided(trend: Trend) -> str:
@@ -475,10 +479,10 @@ def chart_of(trend: Trend, track: MetricTrend, chart_id: str, last: int) -> Char
 
 
 def _dates(trend: Trend, first: int) -> Axis:
-    numbers = range(first, len(trend.runs))
-    every = -(-len(numbers) // _LABELS) or 1
-    labels = _labels([trend.runs[index].started for index in numbers[::every]])
-    ticks = tuple((float(index), label) for index, label in zip(numbers[::every], labels, strict=True))
+    every = -(-(len(trend.runs) - first) // _LABELS) or 1
+    numbers = range(len(trend.runs) - 1, first - 1, -every)[::-1]  # the newest is one of them
+    labels = _labels([trend.runs[index].started for index in numbers])
+    ticks = tuple((float(index), label) for index, label in zip(numbers, labels, strict=True))
     last = float(max(len(trend.runs) - 1, first + 1))
     return Axis(low=float(first), high=last + _MARGIN * (last - first), ticks=ticks)
 
@@ -536,22 +540,21 @@ def _dots(trend: Trend, track: MetricTrend, first: int, factor: float) -> Iterat
 
 def _change_table(trend: Trend) -> str:
     def row(step: ConfirmedChange) -> list[str]:
-        run, facts = trend.runs[step.start], trend.changed_at(step.start)
-        with_it = "; ".join(f"{name}: {a or 'not known'} → {b or 'not known'}" for name, (a, b) in facts.items())
+        run, facts = trend.runs[step.start], trend.changed_at(step.start).items()
+        with_it = "; ".join(f"{name}: {a or 'not known'} → {b or 'not known'}" for name, (a, b) in facts)
         change = amount(step.track.measure, step.change, at_least=step.shift.at_least)
         return [
-            f'<td class="w">{run.started:%Y-%m-%d %H:%M}</td>',
-            short(run.run_id),
             short(step.track.name, 200),
             f'<td class="{"miss" if step.worse else "ok"}">{change}</td>',
+            f'<td class="w">{run.started:%Y-%m-%d %H:%M}</td>',
+            short(run.run_id),
             whole(with_it or "no recorded fact", 1_000),
         ]
 
-    if not trend.steps:
-        return ""
-    rows = map(row, reversed(trend.steps))
-    head = ("since", "run", "metric", "change", "what else changed")
-    return section("changes", "Changes", table("confirmed changes, newest first", head, rows, words=5))
+    rows = map(row, sorted(trend.steps, key=lambda step: -step.start))
+    head = ("metric", "change", "since", "run", "what else changed")
+    listed = table("confirmed changes, newest first", head, rows, words=5)
+    return section("changes", "Changes", listed) if trend.steps else ""
 
 
 def _apart(trend: Trend) -> str:

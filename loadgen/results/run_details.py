@@ -204,7 +204,9 @@ def _head(run: Run) -> TextLine:
         return TextLine(f"{run.run_id}  {run.status} {run.phase}")
     verdict = run.verdict or ""
     word = verdict_word(verdict)
-    return TextLine(f"{run.run_id}  {run.status}{f', {word}' if word else ''}", word, VERDICT_COLOURS.get(verdict))
+    if word in ("", run.status.value.lower()):
+        return TextLine(f"{run.run_id}  {run.status}", run.status.value if word else "", VERDICT_COLOURS.get(verdict))
+    return TextLine(f"{run.run_id}  {run.status}, {word}", word, VERDICT_COLOURS.get(verdict))
 
 
 def lasted_s(run: Run, now: datetime) -> float | None:

@@ -56,6 +56,16 @@ from loadgen.units import counted
 
 # Marks of judged steps by outcome; all other outcomes mean that the level did not hold.
 _JUDGED = {"STABLE": ("✓", EventKind.HELD), "CLIENT_LIMIT": ("○", EventKind.LIMITED)}
+# The reasons in STOP as words; others are shown as they are.
+STOP_WORDS = {
+    "duration": "the plan is complete",
+    "find_max": "the search has ended",
+    "threshold": "a threshold with abort was missed",
+    "guardrail": "a guardrail was exceeded",
+    "worker_failure": "a worker failed",
+    "cancelled": "the run was cancelled",
+    "taken over": "the run was taken over",
+}
 DEAD = "DEAD"  # status of a worker that was lost
 LOGS_READ = 2_000  # the newest lines, of which warnings are shown
 WARNINGS = ("WARNING", "ERROR", "CRITICAL")
@@ -295,7 +305,10 @@ def events_of(
 def _connections(connections: Mapping[str, Any]) -> Iterator[RunEvent]:
     """Refused logins and lost connections that the result lists."""
     refused, lost = (connections.get(name) or () for name in ("last_refused", "last_lost"))
-    for label, kind, failures in (("refused", EventKind.REFUSED, refused), ("reconnect", EventKind.RECONNECT, lost)):
+    for label, kind, failures in (
+        ("refused", EventKind.REFUSED, refused),
+        ("connection lost", EventKind.RECONNECT, lost),
+    ):
         for one in failures:
             if one["second"] is not None:
                 yield RunEvent(at_s=max(one["second"], 0.0), label=label, text=failure_words(one), kind=kind)
@@ -309,7 +322,12 @@ def _commands(events: Sequence[PastEvent], start: datetime) -> Iterator[RunEvent
             text = f"START: {workers} worker{'' if workers == 1 else 's'}"
             yield RunEvent(at_s=at_s, label="START", text=text, kind=EventKind.START)
         elif isinstance(event.command, Stop):
-            yield RunEvent(at_s=at_s, label="STOP", text=f"STOP: {event.command.reason}", kind=EventKind.STOP)
+            yield RunEvent(
+                at_s=at_s,
+                label="STOP",
+                text=f"STOP: {STOP_WORDS.get(event.command.reason, event.command.reason)}",
+                kind=EventKind.STOP,
+            )
 
 
 def stage_names(summary: Mapping[str, Any], scenario: Scenario | None) -> dict[int, str]:

@@ -92,9 +92,9 @@ def reasons_of(
 ) -> tuple[str, ...]:
     """Why not every logged statement is enriched; the most certain reasons come first."""
     missing = (dropped, "are missing in the query log: more than query_log.max_rows, or it could not be written")
-    return tuple(f"{count:,} {why}" for count, why in (missing, *_reasons(tally, transactions, hybrid)) if count) or (
-        () if tally else ("the query log kept no statement",)
-    )
+    return tuple(
+        f"{count:,} statements {why}" for count, why in (missing, *_reasons(tally, transactions, hybrid)) if count
+    ) or (() if tally else ("the query log kept no statement",))
 
 
 def _reasons(

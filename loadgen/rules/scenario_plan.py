@@ -359,7 +359,7 @@ def _find_max_text(plan: ScenarioPlan) -> list[str]:
     return [
         f"At most {counted(cap.steps, 'step')}: {len(cap.levels)} of the climb, then confirming and bisecting;"
         " the others repeat steps with contradictory results, or steps that the client limited.",
-        f"{format_span(cap.steps_s)} when no step is repeated or extended,"
+        f"At most {format_span(cap.steps_s)} when no step is repeated or extended,"
         f" never more than {format_span(cap.longest_s)}.",
     ]
 

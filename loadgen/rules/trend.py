@@ -510,7 +510,7 @@ def _steps(tracks: Sequence[MetricTrend], runs: int) -> list[ConfirmedChange]:
         for own in by_track
         for step in own
     ]
-    return sorted(found, key=lambda step: (step.start, step.confirmed))
+    return sorted(found, key=lambda step: step.start)  # then in the order of the metrics
 
 
 def _is_known(step: ConfirmedChange, own: Sequence[ConfirmedChange], others: Sequence[ConfirmedChange]) -> bool:

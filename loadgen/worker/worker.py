@@ -237,7 +237,7 @@ class Worker:
         self._collector.queue_windows(everything=True)
         self._collector.close_log()
         clean = ending.code is WorkerExit.CLEAN
-        self._shared.say("INFO" if clean else "ERROR", f"ended: {ending.error or ending.signal or 'as ordered'}")
+        self._shared.say("INFO" if clean else "ERROR", f"ended: {ending.error or ending.signal or 'after STOP'}")
         status = test_results.COMPLETED if clean else "FAILED"
         self._result = self._collector.result(status, self._created_at, self._template_id)
         if not self._is_control_plane_lost:

@@ -126,3 +126,24 @@ AXES = """
     across.some(top => Math.abs(top - (one.top + one.bottom) / 2) < 5)).length;
 })
 """
+
+
+@pytest.mark.parametrize("width", [390], indirect=True)
+def test_a_phone_shows_every_change_of_a_comparison_without_scrolling(
+    browser: Chromium, tmp_path: Path, width: int
+) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(html_of("comparison"), "utf-8")
+    browser.open(page)
+
+    shown = browser.evaluate(DOTS)
+
+    assert len(shown) >= 5
+    assert all(0 < left < right < width for left, right in shown)
+
+
+# The left and the right end of each dot in the chart of changes.
+DOTS = """
+[...document.querySelectorAll('#changes circle')].map(one => one.getBoundingClientRect()).map(
+  box => [box.left, box.right])
+"""

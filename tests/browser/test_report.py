@@ -186,3 +186,18 @@ def test_a_key_is_drawn_as_its_line_is(browser, show):
     assert len(drawn) >= 15
     assert [key for key, line in drawn if key != line] == []
     assert {"none", "5px, 3px"} <= {key.split(" ", 4)[-1] for key, _ in drawn}
+
+
+def test_the_reason_of_a_step_is_on_the_screen(browser, show, width):
+    show(full())
+
+    shown = browser.evaluate(REASONS)
+
+    assert shown
+    assert all(0 <= left < right <= width for left, right in shown)
+
+
+REASONS = """
+[...document.querySelectorAll('td.reason > span')].map(one => one.getBoundingClientRect()).map(
+  box => [box.left, box.right])
+"""

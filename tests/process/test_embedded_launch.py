@@ -288,7 +288,7 @@ def test_doctor_prints_the_data_directory_of_a_server(server):
     )
 
     said = {check["check"]: check["message"] for check in json.loads(done.stdout)["checks"]}
-    assert said["embedded server"] == f"embedded server at {server.address}, data directory {server.data_dir}"
+    assert said["embedded server"] == f"at {server.address}, data directory {server.data_dir}"
 
 
 def test_a_new_server_has_no_runs(environ):

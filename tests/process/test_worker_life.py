@@ -109,7 +109,7 @@ def _beat_tells_what_is_stored(run: Led, beat: WorkerHeartbeat) -> None:
 def _check_told(run: Led) -> None:
     """What happened to it is in the tables: its phases second by second, and its turns line by line."""
     said = run.logs("INFO")
-    turns = ["START, in WARMUP", "phase WARMUP", "phase MEASUREMENT", "phase COOLDOWN", "ended: as ordered"]
+    turns = ["START, in WARMUP", "phase WARMUP", "phase MEASUREMENT", "phase COOLDOWN", "ended: after STOP"]
     assert [line for line in said if line in turns] == turns
     assert "target 4 connections" in said
     assert run.logs("ERROR") == []

@@ -319,7 +319,7 @@ def test_statements_that_are_missing_in_the_query_log_are_not_covered():
     document = enrichment_document(cut)
     known = [document[name] for name in ("total", "enriched", "dropped", "coverage_percent")]
     assert known == [294, 100, 194, pytest.approx(100 * 100 / 294, abs=0.001)]
-    assert document["reason"].startswith("194 are missing in the query log")
+    assert document["reason"].startswith("194 statements are missing in the query log")
 
 
 def test_percentiles_that_the_samples_cannot_support_are_not_stated():

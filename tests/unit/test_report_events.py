@@ -84,7 +84,7 @@ def test_start_stop_and_levels_are_events_in_the_order_of_time() -> None:
         "START: 2 workers",
         "stage 1 begins",
         "stage 2 begins, target 32 connections",
-        "STOP: duration",
+        "STOP: the plan is complete",
     ]
 
 
@@ -161,7 +161,7 @@ def test_refused_logins_and_lost_connections_are_events_with_their_errors() -> N
 
     events = events_of([], (), {}, START, connections)
 
-    assert labels(events) == [(0.0, "refused", EventKind.REFUSED), (9.0, "reconnect", EventKind.RECONNECT)]
+    assert labels(events) == [(0.0, "refused", EventKind.REFUSED), (9.0, "connection lost", EventKind.RECONNECT)]
     assert [event.text for event in events] == [
         "worker-1: 1 login refused: 390111: gone",
         "worker-1: 4 connections lost (session lost): 390111: gone",

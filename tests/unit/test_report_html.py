@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from loadgen.log import printable
 from loadgen.metrics.connections import LoginCounts, ReconnectReason
 from loadgen.report import formatting
-from loadgen.report.run_charts import RANGES_MAX, range_counts, range_edges_ms
+from loadgen.report.distribution import RANGES_MAX, range_counts, range_edges_ms
 from loadgen.report.run_page import report_html
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Load, LoadMode
@@ -144,10 +144,31 @@ def test_a_search_shows_its_answer_and_every_step() -> None:
     assert read.words.count("DEGRADED") >= 2
     assert "limited by the client" not in read.words
 
+    assert FIND_MAX_STEPS[2].reason in read.words
+    assert "TRUE_MAX, 8 connections, confidence high; every threshold was met" in read.words
+
     limit = replace(FIND_MAX_STEPS[2], outcome="CLIENT_LIMIT")
     limited = page(record(facts={"find_max": FIND_MAX}, steps=(*FIND_MAX_STEPS[:2], limit)))
     assert "○ limited by the client" in limited.words
     assert limited.words.count("✕ did not") == 3  # the legend of each chart
+
+
+def test_a_lower_bound_of_the_maximum_is_one_wherever_it_is_shown() -> None:
+    why = "worker-1 was paused; " * 40
+    found = FIND_MAX | {"result": "BOUNDED_MAX", "confidence": "low"}
+    read = page(record(facts={"find_max": found}, steps=(replace(FIND_MAX_STEPS[2], reason=f"{why}end"),)))
+
+    assert next(shown for value, shown in read.data if value == 8.0) == "≥ 8"
+    assert "BOUNDED_MAX, at least 8 connections, confidence low; every threshold was met" in read.words
+    assert f"{why}end" in read.words
+
+
+def test_warnings_of_the_run_are_at_the_top() -> None:
+    words = page(record(facts={"environment": {"warnings": ["the machine was busy"], "driver_lightened": True}})).words
+
+    assert words.index("warning: the machine was busy") < words.index("What was run")
+    assert "telemetry of the driver off yes" in words
+    assert "lightened" not in words.split("Repeat this run")[-2]
 
 
 def test_stalls_are_drawn_where_they_were() -> None:
@@ -201,7 +222,7 @@ def test_every_lost_connection_and_refused_login_that_is_kept_is_listed_with_its
     read = page(record(facts={"logins": logins}))
 
     assert all(f"no {number}" in read.words for number in range(4))
-    assert "2 connections lost (session lost) 390111 gone" in read.words
+    assert "worker-1 2 connections lost (session lost) 5.0 s 390111 gone" in read.words
     assert "sends each measured statement once" in read.words
     assert "logins" not in read.charts, "no second of it has any"
 

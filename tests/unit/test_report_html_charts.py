@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter as Count
+from dataclasses import replace
 
 from loadgen.model.counts import Counts
-from loadgen.report.records import RunRecord, merge_seconds
+from loadgen.report.records import RunRecord, StatementTimes, merge_seconds, span_for
+from loadgen.report.run_charts import value_axis
 from loadgen.report.run_page import report_html
-from tests.unit.report_builders import LONG_NAME, START, full, page, record, worker_second
+from loadgen.rules.thresholds import Checked
+from tests.unit.orchestrator_builders import merged, tally
+from tests.unit.report_builders import LONG_NAME, MANY, START, full, page, record, seconds, worker_second
 
 
 def drawing(run: RunRecord, chart: str) -> ElementTree.Element:
@@ -67,7 +71,7 @@ def test_keys_are_drawn_as_their_lines_are() -> None:
 def test_a_threshold_is_a_line_in_the_chart_of_its_metric() -> None:
     run = full()
     assert "✗ p95 < 25ms" in texts(run, "latency")
-    assert "↑ ✓ p99 < 10s" in texts(run, "latency")  # far above what was measured
+    assert "↑ above the chart: ✓ p99 < 10s" in texts(run, "latency")  # far above what was measured
     assert "✓ qps > 150" in texts(run, "qps")
     assert "✓ error_rate < 1%" in texts(run, "error-rate")
     assert "✗ pay.p95 < 24ms" in texts(run, "statements-p95")
@@ -103,3 +107,54 @@ def test_names_are_whole_wherever_a_statement_is_named() -> None:
     for place in (r'<section id="statements".*?</section>', r'<figure data-chart="curve".*?</figure>'):
         assert LONG_NAME in re.search(place, text, re.DOTALL)[0]  # type: ignore[index]
     assert f"{LONG_NAME[:8]}…" not in text
+
+
+def test_a_limit_is_a_line_in_a_chart_up_to_four_times_its_values() -> None:
+    """A limit of about twice the values, as in the examples, is drawn; a far one is named."""
+    facts = {"checked": (Checked(check="p95 < 100ms", value=29.0, passed=True),)}
+    (latency,) = [one for one in drawing(record(facts=facts), "latency").iter("line") if "limit" in one.attrib["class"]]
+
+    assert float(latency.get("y1") or 0) > 0
+
+
+def test_a_chart_has_limits_and_keys_of_drawn_lines_only_and_names_the_others() -> None:
+    """One colour per statement: the percentile curve and the charts over time agree."""
+    names = ("look", "pay", "rename")
+    own = [replace(one, times={name: part for name, part in one.times.items() if name != "rename"})
+           for one in seconds(30, names)]  # fmt: skip
+    kept = StatementTimes(span_for(30))
+    second = merge_seconds(START, own, kept)
+    found = merged({name: tally(MANY if name != "rename" else (10.0,) * 3, cancelled_ms=(1.0,) * (name == "rename"))
+                    for name in names})  # fmt: skip
+    checked = tuple(Checked(check=f"{name}.p95 < 25ms", value=29.0, passed=False) for name in names)
+    run = record(names, merged=found, seconds=second, span_s=kept.span_s, point_times=kept.points,
+                 facts={"merged": found, "checked": checked})  # fmt: skip
+    read = report_html(run)
+    legends = dict(re.findall(r'<figure data-chart="([^"]+)".*?<span class="keys">(.*?)<output', read))
+
+    assert {text for text in texts(run, "statements-p95") if "p95 <" in text} == {
+        "✗ look.p95 < 25ms",
+        "✗ pay.p95 < 25ms",
+    }
+    assert "not drawn: rename: too few samples" in legends["statements-p95"]
+    assert "not drawn: all, rename: statements were cut off" in legends["curve"]
+    colours = {chart: dict(re.findall(r'class="line (s\d)".*?<span>(\w+)</span>', legends[chart])) for chart in legends}
+    assert colours["curve"] == colours["statements-p95"] == {"s1": "look", "s2": "pay"}
+    assert "ink" in "".join(lines(record(), "curve"))
+
+
+def test_the_warehouse_has_the_time_axis_of_the_other_charts() -> None:
+    run = full()
+    qps, polls = (
+        {(text.get("x"), text.text) for text in drawing(run, chart).iter("text") if (text.text or "").endswith(" s")}
+        for chart in ("qps", "polls")
+    )
+
+    assert qps == polls != set()
+    assert [mark for mark in drawing(run, "polls").iter("g") if "mark" in mark.attrib["class"]]
+    assert [band for band in drawing(run, "polls").iter("rect") if "band" in band.attrib["class"]]
+
+
+def test_an_axis_of_counts_has_whole_ticks() -> None:
+    assert [label for _, label in value_axis([0.0, 1.0]).ticks] == ["0", "1"]
+    assert [label for _, label in value_axis([0.0, 0.5]).ticks] == ["0", "0.2", "0.4", "0.6"]

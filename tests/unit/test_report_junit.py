@@ -63,7 +63,9 @@ def test_a_threshold_with_a_window_is_named_with_it() -> None:
 def test_an_undecided_threshold_shows_no_measured_value() -> None:
     few = Checked(check="p99 < 10ms", value=None, passed=False, undecided=True, too_few="why")
 
-    assert [failure.get("message") for failure in suite(checked=(few,)).iter("failure")] == ["too few samples"]
+    assert [failure.get("message") for failure in suite(checked=(few,)).iter("failure")] == [
+        "undecided: too few samples"
+    ]
 
 
 def test_a_threshold_without_a_value_fails_with_a_message() -> None:

@@ -89,8 +89,8 @@ def test_a_limit_is_a_line_at_its_value_with_its_words() -> None:
 def test_a_limit_beyond_the_axis_is_named_and_not_drawn() -> None:
     picture = drawn(limits=(ChartLimit(value=5_000.0, label="far"), ChartLimit(value=6_000.0, label="further")))
     assert not [line for line in picture.iter("line") if "limit" in (line.get("class") or "")]
-    labels = [text for text in picture.iter("text") if (text.text or "").startswith("↑ ")]
-    assert [label.text for label in labels] == ["↑ far", "↑ further"]
+    labels = [text for text in picture.iter("text") if (text.text or "").startswith("↑ above the chart: ")]
+    assert [label.text for label in labels] == ["↑ above the chart: far", "↑ above the chart: further"]
     assert all(float(label.get("y") or 0) < chart().top for label in labels)  # above the plot, beside each other
     assert float(labels[0].get("x") or 0) - float(labels[1].get("x") or 0) > 40
 
@@ -115,7 +115,9 @@ def test_the_label_of_a_limit_covers_no_line(value: float) -> None:
 
 def test_labels_of_limits_do_not_lie_on_each_other() -> None:
     limits = tuple(ChartLimit(value=value, label="a label of a limit") for value in (50.0, 51.0, 52.0, 900.0, 901.0))
-    labels = [text for text in drawn(lines=(), limits=limits).iter("text") if text.get("class") == "limit "]
+    labels = [
+        text for text in drawn(lines=(), limits=limits).iter("text") if (text.get("class") or "").startswith("limit ")
+    ]
     places = [(float(label.get("x") or 0), float(label.get("y") or 0)) for label in labels]
     assert len(places) == 5
     assert all(abs(one[0] - other[0]) > 100 or abs(one[1] - other[1]) >= 11 for one, other in combinations(places, 2))
@@ -186,3 +188,11 @@ def test_an_axis_of_nothing_does_not_divide_by_zero() -> None:
 def test_times_and_large_numbers_are_written_shortly() -> None:
     assert [clock(at_s) for at_s in (0, 59, 60, 185, 3_723)] == ["0 s", "59 s", "1:00", "3:05", "1:02:03"]
     assert [short(value) for value in (0.25, 20.0, 1_500.0, 2e6, 3e9)] == ["0.25", "20", "1.5k", "2M", "3G"]
+
+
+@given(st.integers(0, 10_000), st.integers(2, 8))
+def test_an_axis_of_counts_has_whole_ticks(high: int, ticks: int) -> None:
+    axis = linear_axis(float(high), ticks=ticks, whole=True)
+
+    assert all(value.is_integer() for value, _ in axis.ticks)
+    assert axis.high >= high

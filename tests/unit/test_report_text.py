@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from loadgen.metrics.connections import LoginCounts, ReconnectReason
-from loadgen.report.run_text import STATEMENTS_MAX, TextLine, columns, summary_lines, summary_text, wrapped
+from loadgen.report.run_text import STATEMENTS_MAX, summary_lines, summary_text
 from loadgen.report.summary import RunFacts, summarize
 from loadgen.rules.client_health import ClientHealth
 from loadgen.rules.thresholds import Checked
@@ -105,7 +105,7 @@ def test_delivered_load_and_logins_are_shown_where_something_is_missing() -> Non
     assert not [line for line in said if line.startswith("connections:")]
 
     said = text(delivered=Delivered(portions=portions), logins=busy).splitlines()
-    assert said[5] == "connections: 12 opened again (10 max age, 2 session lost), 3 logins refused"
+    assert said[5] == "connections: 10 replaced as planned (10 max age), 2 lost (2 session lost), 3 logins refused"
     assert said[6] == "  at 3.0 s worker-0: 2 connections lost (session lost): gone"
     assert said[7].startswith("  at 12.5 s worker-0: 1 login refused: 390144: no ")
     assert "\x1b" not in said[7]
@@ -130,7 +130,9 @@ def test_observations_of_the_whole_run_follow_the_verdict() -> None:
 def test_a_threshold_that_was_not_measured_is_neither_met_nor_missed() -> None:
     unknown = Checked(check="longest_stall < 1s", value=None, passed=False, undecided=True, unmeasured="why")
 
-    assert "  ?    longest_stall < 1s: not measured" in text(checked=(unknown,), invalid=(unknown.unmeasured,))
+    assert "  ○    longest_stall < 1s: undecided: not measured" in text(
+        checked=(unknown,), invalid=(unknown.unmeasured,)
+    )
 
 
 def test_a_threshold_with_too_few_samples_is_neither_met_nor_missed() -> None:
@@ -139,8 +141,28 @@ def test_a_threshold_with_too_few_samples_is_neither_met_nor_missed() -> None:
 
     lines = text(checked=(few, at_most), invalid=(few.too_few,))
 
-    assert "?    p99 < 50ms: too few samples" in lines
+    assert "○    p99 < 50ms: undecided: too few samples" in lines
     assert "ok   p999 < 1s: measured ≤ 40.00 ms" in lines
+
+
+def test_a_threshold_that_only_a_bound_is_known_for_is_undecided_with_its_reason() -> None:
+    bound = Checked(check="p99 < 300ms", value=272.5, passed=False, at_least=True, undecided=True)
+    missed = Checked(check="p95 < 200ms", value=272.5, passed=False, at_least=True)
+
+    lines = text(checked=(bound, missed)).splitlines()
+
+    assert "  ○    p99 < 300ms: undecided: only a lower bound is known (≥ 272.5 ms)" in lines
+    assert "  MISS p95 < 200ms: measured ≥ 272.5 ms" in lines
+
+
+def test_a_run_that_measured_nothing_has_neither_a_rate_nor_missed_thresholds() -> None:
+    none = Checked(check="p99 < 1s", value=None, passed=False)
+    nothing = merged({"look": tally(())}, seconds=0.0)
+
+    lines = text(checked=(none,), merged=nothing, status="CANCELLED", reason="stopped by the user").splitlines()
+
+    assert "  ○    p99 < 1s: undecided: no samples" in lines
+    assert "nothing was measured, 32 connections, 0 workers" in lines
 
 
 def test_a_threshold_with_a_window_names_it_and_the_worst_span() -> None:
@@ -157,7 +179,7 @@ def test_a_threshold_with_a_window_names_it_and_the_worst_span() -> None:
     assert "not met: p99 < 100ms in every 10 s, p50 < 1s in every 2 s (too few samples)" in lines
     assert "MISS p99 < 100ms in every 10 s: worst 230.2 ms" in lines
     assert "ok   qps > 500 in every 3600 s: worst 600.0/s" in lines
-    assert "?    p50 < 1s in every 2 s: too few samples" in lines
+    assert "○    p50 < 1s in every 2 s: undecided: too few samples" in lines
     assert f"ok   {'x' * 79}… in every 5 s: worst 1.00 ms" in lines
 
 
@@ -207,6 +229,17 @@ def test_a_search_shows_its_answer_and_its_steps() -> None:
     assert [
         line.index(word) for line, word in zip(said[start + 2 : start + 5], ("out", "STA", "DEG"), strict=True)
     ] == [said[start + 2].index("out")] * 3
+
+
+def test_a_lower_bound_of_the_maximum_is_in_the_first_line_and_no_reason_of_a_step_is_cut() -> None:
+    why = f"the client was the limit: {'worker-1 was paused; ' * 15}end"
+    bounded = FOUND | {"result": "BOUNDED_MAX", "confidence": "low", "steps": [STEP | {"reason": why}]}
+
+    first, *others = text(find_max=bounded).splitlines()
+
+    assert first.endswith(": BOUNDED_MAX, at least 4 connections, confidence low; done")
+    assert any(line.endswith(f"STABLE: {why}") for line in others)
+    assert "TRUE_MAX, 4 connections, confidence high" in text(find_max=FOUND).splitlines()[0]
 
 
 def test_a_search_without_an_answer_has_a_reason() -> None:
@@ -300,95 +333,3 @@ def test_the_page_to_open_is_named() -> None:
     said = text(where="runs/r", report="runs/r/report.html").splitlines()
 
     assert said[-2:] == ["report: runs/r/report.html", "files: runs/r"]
-
-
-# --- on a terminal ---------------------------------------------------------------------------------------------------
-
-LONG = "the client was the limit: its threads woke up 6.0 ms late (p99); the median statement took 26.1 ms"
-
-
-@pytest.mark.parametrize("width", [60, 80, 100, 132])
-def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    said = text(
-        name="a_statement_with_a_rather_long_name",
-        merged=merged({"a_statement_with_a_rather_long_name": tally((99_999.0,) * 200_000, failed=3)}),
-        invalid=(LONG, LONG),
-        checked=(Checked(check="a_statement_with_a_rather_long_name.p95 < 1ms", value=99_999.0, passed=False),),
-        find_max=FOUND | {"reason": LONG, "steps": [STEP | {"reason": LONG}] * 3},
-        environment={"warnings": [LONG]},
-        client=ClientHealth(cpu_percent_of_core=99.5, wakeup_p99_ms=250.25),
-        width=width,
-    ).splitlines()
-
-    assert max(map(columns, said)) <= width
-    assert "  invalid: the client was the limit:" in "\n".join(said)
-
-
-def test_what_was_cut_off_is_counted_beside_the_percentiles_that_have_it() -> None:
-    rows = {"look": tally((10.0,) * 500, cancelled_ms=(900.0,) * 60), "pay": tally((10.0,) * 500)}
-
-    said = text(merged=merged(rows)).splitlines()
-
-    place = next(number for number, line in enumerate(said) if line.startswith("ms "))
-    assert said[place].split()[:5] == ["ms", "ok", "cut", "off", "qps"]
-    assert said[place + 1].split()[:3] == ["all", "1,000", "60"]
-    assert said[place + 3].split()[:3] == ["pay", "500", "0"]
-    assert said[place + 4].startswith("Cut off: timed out, gave up a lock, cancelled or never sent;")
-
-
-def test_a_narrow_terminal_keeps_the_columns_that_matter() -> None:
-    rows = {name: tally((10.0,) * 2_000) for name in ("a_name_of_thirty_characters_xx", "pay")}
-
-    head = next(line for line in text(merged=merged(rows), width=80).splitlines() if line.startswith("ms "))
-
-    assert head.split() == ["ms", "ok", "qps", "p50", "p90", "p95", "p99", "max", "avg"]
-
-
-def test_a_line_is_cut_between_words_and_goes_on_below_its_text() -> None:
-    line = TextLine("  invalid: one two three four", "invalid:", "yellow", indent=11)
-
-    assert [(piece.text, piece.mark) for piece in wrapped(line, 18)] == [
-        ("  invalid: one two", "invalid:"),
-        ("           three", ""),
-        ("           four", ""),
-    ]
-    assert [piece.text for piece in wrapped(TextLine("files: /a/path/that/is/longer", indent=8), 20)] == [
-        "files:",
-        "        /a/path/that/is/longer",
-    ]
-
-
-def test_good_and_bad_values_have_a_colour() -> None:
-    checked = (
-        Checked(check="p95 < 50ms", value=10.0, passed=True),
-        Checked(check="p99 < 5ms", value=10.0, passed=False),
-    )
-    summary = summarize(
-        RunFacts(
-            run_id="r",
-            scenario="s",
-            status="COMPLETED",
-            started_at=None,
-            connections=1,
-            statements=(statement("look"),),
-            merged=merged({"look": tally((10.0,) * 2_000, failed=2)}),
-            invalid=(),
-            checked=checked,
-            client=ClientHealth(cpu_percent_of_core=None, wakeup_p99_ms=None),
-            workers=(),
-        )
-    )
-
-    marks = {line.mark: line.colour for line in summary_lines(summary) if line.mark}
-
-    assert marks == {"MISSED": "red", "ok": "green", "MISS": "red", "2 × look: SNOWFLAKE_ERROR 100051": "red"}
-
-
-def test_a_lower_bound_and_the_default_threshold_are_marked() -> None:
-    checked = (
-        Checked(check="p95 < 50ms", value=30_000.0, passed=False, at_least=True),
-        Checked(check="error_rate < 5%", value=0.98, passed=False, default=True),
-    )
-    said = text(checked=checked).splitlines()
-    assert "  MISS p95 < 50ms: measured ≥ 30,000 ms" in said
-    assert "  MISS error_rate < 5% (default): measured 98.00 %" in said

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.threshold import ThresholdMetric, parse_threshold
+from loadgen.report import formatting
 from loadgen.report.summary import RunFacts
 from loadgen.rules.client_health import ClientHealth, ClientVerdict
 from loadgen.rules.thresholds import Checked, check_threshold, check_thresholds
@@ -18,6 +19,7 @@ from loadgen.rules.validity import Delivered, Evidence, Portion, RunVerdict, inv
 from loadgen.scenario.model import DEFAULT_THRESHOLD, Threshold
 from tests.cases import in_one_test
 from tests.unit.orchestrator_builders import merged, tally
+from tests.unit.report_builders import summary
 
 HUNDRED = tuple(float(value) for value in range(1, 101))  # 1 ms to 100 ms
 IDLE = ClientVerdict(health=ClientHealth(), invalid=(), warnings=())
@@ -354,3 +356,21 @@ def facts(**more: Any) -> RunFacts:
 )
 def test_the_first_that_applies_decides(known: dict[str, Any], verdict: RunVerdict, code: int, reason: str) -> None:
     assert verdict_of(facts(**known)) == (verdict, code, reason)
+
+
+@given(
+    st.sampled_from(["p50", "p95", "max", "min"]),
+    st.sampled_from(["<", "<=", ">", ">=", "=="]),
+    st.integers(1, 40),
+    st.lists(st.integers(1, 40), min_size=1, max_size=40),
+    st.lists(st.integers(1, 40), max_size=20),
+)
+def test_the_outcome_of_a_threshold_in_a_report_is_that_of_the_verdict(metric, sign, limit, known, cut_off) -> None:
+    """summary.json has the bounds of the value; reports must read the same outcome from them."""
+    found = merged({"look": tally(tuple(map(float, known)), timed_out_ms=tuple(map(float, cut_off)))})
+    checked = check_threshold(parse_threshold(f"{metric} {sign} {limit}ms"), found)
+    whole = summary(found, ("look",), checked=(checked,))
+
+    outcome = formatting.outcome(whole["thresholds"][0], whole)
+
+    assert outcome == ("met" if checked.passed else "undecided" if checked.undecided else "missed")

@@ -116,6 +116,15 @@ def as_text(seen: RunDetails, width: int | None = None) -> str:
     return "\n".join(line.text for line in run_details_lines(seen, width, result=True))
 
 
+def test_a_verdict_that_is_the_status_is_shown_once():
+    ended = replace(ENDED, status=RunStatus.CANCELLED, verdict="cancelled")
+    seen = RunDetails(run=ended, holder=None, workers=ParsedRows([]), now=T0)
+    missed = replace(seen, run=replace(ended, status=RunStatus.COMPLETED, verdict="failed"))
+
+    assert run_details_lines(seen, None, result=False)[0].text == f"{RUN.run_id}  CANCELLED"
+    assert run_details_lines(missed, None, result=False)[0].text == f"{RUN.run_id}  COMPLETED, missed"
+
+
 def test_a_running_run_as_text():
     assert as_text(LOOK) == (
         "20261116-0600-orders-7f3a9c  RUNNING MEASUREMENT\n"

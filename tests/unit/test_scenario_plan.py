@@ -1,6 +1,7 @@
 """`--plan`: what a run would do, in plain words, and where every value comes from."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ from loadgen.rules.find_max import find_max_cap
 from loadgen.rules.scenario_plan import ScenarioPlan, plan, plan_data, plan_text
 from loadgen.scenario.frozen import freeze, thaw
 from loadgen.scenario.model import FindMaxSettings
-from loadgen.scenario.read import parse_scenario
+from loadgen.scenario.read import parse_scenario, read_scenario
 from loadgen.workload.schedule import window_schedules
+from tests.processes import ROOT
 from tests.unit.scenario_builders import MINIMAL, problems, read
 
 TEXT = """\
@@ -260,3 +262,12 @@ workload: {{statements: [{{name: s, sql: SELECT ?, params: [{{uniform: {{sharded
 load: {{connections: 4, workers: 2}}
 sharding: {{enabled: true, key_column: {column}, key_range: [1, 1001]}}
 """
+
+
+def test_the_comment_of_the_example_of_a_search_has_the_time_of_its_plan():
+    example = ROOT / "examples" / "find_max.yaml"
+    text = plan_text(plan(read_scenario(example, environ={}), cores=2))
+
+    (limit,) = re.findall(r"At most (\w+) when no step is repeated", text)
+
+    assert f"at most {limit} when none is repeated" in example.read_text("utf-8")

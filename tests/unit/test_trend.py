@@ -25,7 +25,18 @@ def test_a_regression_is_suspected_then_confirmed_then_known():
     assert [one.exit_code for one in verdicts] == [0, 0, 11, 0]
     assert "p95 +2" in reason_text(verdicts[1])
     assert reason_text(verdicts[2]).endswith("since night-030")
-    assert "is known" in reason_text(verdicts[3])
+    assert "no new change; known: " in reason_text(verdicts[3])
+
+
+def test_every_regression_that_lasts_is_known():
+    found = trend([*QUIET, *[50.0] * 3])
+
+    known = reason_text(found).removeprefix("no new change; known: ")
+
+    assert [part.split()[0] for part in known.removesuffix(" since night-030").split(", ")] == [
+        track.name for track in found.tracks if any(step.track is track for step in found.steps)
+    ]
+    assert len(known.split(", ")) > 2
 
 
 def test_a_second_regression_within_three_nights_of_the_first_is_reported_as_new():
@@ -104,7 +115,7 @@ def test_errors_are_judged_in_points():
     found = trend_of("orders", runs, {})
 
     assert found.verdict is TrendVerdict.REGRESSION
-    assert reason_text(found) == "error_rate +2.0 points since night-020"
+    assert reason_text(found) == "error_rate +2.0 pp since night-020"
 
 
 def test_few_runs_are_for_learning():

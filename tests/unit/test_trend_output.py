@@ -143,6 +143,16 @@ def test_labels_below_a_chart_differ(apart, count):
     assert len(labels) <= 8
 
 
+@pytest.mark.parametrize("nights", [2, 7, 30, 36])
+def test_the_newest_run_has_a_label_below_the_chart(nights):
+    found = trend([40.0 + number / 10 for number in range(nights)])
+
+    ticks = chart_of(found, found.tracks[0], "c", 30).x.ticks
+
+    assert max(at for at, _ in ticks) == nights - 1
+    assert len(ticks) <= 8
+
+
 def test_bars_go_from_the_lowest_to_the_highest():
     assert bars([1.0, 2.0, 8.0]) == "▁▂█"
     assert bars([3.0, 3.0]) == "▁▁"

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,8 @@ from orchestrator.run_folder import (
     new_run_id,
     remove_if_empty,
     remove_run_folder,
+    write_run_files,
+    write_summary,
 )
 from orchestrator.service import Disturbances, FinishedRun, OrchestratorService
 from orchestrator.spawn.containers import (
@@ -130,6 +132,7 @@ class RunJob:
     taken_over: str | None = None  # id of the run that is taken over
     _service: OrchestratorService | None = None
     _finished: FinishedRun | None = None
+    _written: Mapping[str, Any] | None = None  # the summary in the folder of the run
     _error: BaseException | None = None
 
     def start(self) -> None:
@@ -142,11 +145,31 @@ class RunJob:
         if self._service is not None:
             self._service.interrupt(number)
 
-    def result(self) -> FinishedRun:
+    def result(self, received: Sequence[int] = ()) -> FinishedRun:
+        """The run that has ended. Raises the error that ended the job; its exit code is that of the first signal that
+        was `received`, if the run did not exist yet: such a run has not failed."""
         if self._error is not None:
+            if received and self.output is None and isinstance(self._error, LoadgenError):
+                self._error.exit_code = 128 + received[0]
             raise self._error
         assert self._finished is not None, "the job has not ended"
         return self._finished
+
+    # --- the files of a run that has ended, written by the main thread ----------------------------------------------
+
+    def write_summary(self) -> None:
+        """Write the summary before it is compared with a baseline: a failure there must not lose it. A failure to write
+        it is shown by write_files(), which writes it again."""
+        assert self.output is not None
+        with suppress(LoadgenError):
+            write_summary(self.output, self.result().summary)
+            self._written = self.result().summary
+
+    def write_files(self, summary: Mapping[str, Any], warn: Callable[[str], None]) -> list[str]:
+        """Write the reports with the judged summary, and the summary if it is not written as it is. Returns the names
+        of files that are missing."""
+        assert self.output is not None
+        return write_run_files(self.output, summary, self.record, warn, written=self._written)
 
     # --- the thread --------------------------------------------------------------------------------------------------
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from loadgen.cli.common import duration_s, echo, run_in_thread, warn
+from loadgen.cli.common import duration_s, echo, warn
 from loadgen.cli.options import embedded_server_if_needed, format_option
 from loadgen.errors import ConfigurationError, UsageError, cannot_write
 from loadgen.log import printable
+from loadgen.threads import run_in_thread
 from loadgen.units import counted
 
 if TYPE_CHECKING:

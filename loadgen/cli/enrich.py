@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import echo, run_in_thread
+from loadgen.cli.common import echo
 from loadgen.cli.options import (
     control_options,
     embedded_server_if_needed,
@@ -22,6 +22,7 @@ from loadgen.cli.options import (
 )
 from loadgen.errors import Busy, UsageError
 from loadgen.log import printable
+from loadgen.threads import run_in_thread
 from loadgen.units import counted
 from loadgen.values import dataclass
 from orchestrator.run_folder import SPOOL, remove_if_empty, rewrite_reports

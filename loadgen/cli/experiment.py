@@ -15,13 +15,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.common import (
-    available_cores,
     echo,
-    noted_signals,
     print_lines,
     print_verdict,
-    raise_priority,
-    run_in_thread,
     terminal_width,
     text_table,
     unreadable_as_json,
@@ -39,8 +35,11 @@ from loadgen.cli.options import (
     with_control_session,
 )
 from loadgen.cli.run import follow_run, job_roles, server_for
+from loadgen.cli.signals import noted_signals
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
+from loadgen.process import available_cores, raise_priority
+from loadgen.threads import run_in_thread
 
 if TYPE_CHECKING:
     from loadgen.clock import Clock

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from loadgen.cli.common import run_in_thread, warn
+from loadgen.cli.common import warn
 from loadgen.errors import ConfigurationError, UsageError
 from loadgen.model.warehouse import IDLE_POLL_S
+from loadgen.threads import run_in_thread
 from loadgen.units import format_duration_s
 from loadgen.values import dataclass
 

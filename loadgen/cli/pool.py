@@ -16,13 +16,10 @@ import click
 from loadgen.cli.common import (
     duration_s,
     echo,
-    noted_signals,
     parse_labels,
     parse_status,
-    run_in_thread,
     text_table,
     unreadable_as_json,
-    user_and_host,
     utc_stamp,
     utc_text,
     warn,
@@ -42,6 +39,7 @@ from loadgen.cli.options import (
     resolve_target,
     with_control_session,
 )
+from loadgen.cli.signals import noted_signals
 from loadgen.clock import SystemClock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
@@ -49,7 +47,9 @@ from loadgen.errors import UsageError
 from loadgen.log import LINE_LIMIT, printable
 from loadgen.model.nightly import PoolWorkerStatus
 from loadgen.model.warehouse import IDLE_POLL_S, look_credits_per_day
+from loadgen.process import user_and_host
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.threads import run_in_thread
 from loadgen.units import counted, format_duration_s
 from orchestrator.nightly.attempt import LOADGEN_COMMAND
 from orchestrator.nightly.pool import AT_ONCE, PoolRules, serve_manager

@@ -18,7 +18,6 @@ from loadgen.cli.common import (
     parse_status,
     text_table,
     unreadable_as_json,
-    user_and_host,
     utc_stamp,
     utc_text,
     warn,
@@ -38,6 +37,7 @@ from loadgen.cli.options import (
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import QueueStatus
+from loadgen.process import user_and_host
 
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation

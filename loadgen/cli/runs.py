@@ -17,11 +17,9 @@ from loadgen.cli.common import (
     parse_status,
     print_lines,
     print_verdict,
-    run_in_thread,
     terminal_width,
     text_table,
     unreadable_as_json,
-    user_and_host,
     utc_stamp,
     warn,
     warn_unreadable,
@@ -39,6 +37,8 @@ from loadgen.cli.run import follow_run, job_roles
 from loadgen.clock import SystemClock
 from loadgen.errors import Busy, LoadgenError, RunFailed
 from loadgen.log import printable
+from loadgen.process import user_and_host
+from loadgen.threads import run_in_thread
 from loadgen.units import counted
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import echo, run_in_thread, warn
+from loadgen.cli.common import echo, warn
 from loadgen.cli.options import (
     CommandTarget,
     embedded_server_if_needed,
@@ -25,6 +25,7 @@ from loadgen.cli.options import (
 )
 from loadgen.errors import ConfigurationError
 from loadgen.log import printable
+from loadgen.threads import run_in_thread
 
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation

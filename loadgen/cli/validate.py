@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import get_completion_class
 
-from loadgen.cli.common import available_cores, echo
+from loadgen.cli.common import echo
 from loadgen.cli.options import override_option
 from loadgen.errors import ConfigurationError, UsageError
 from loadgen.log import printable
+from loadgen.process import available_cores
 from loadgen.units import counted
 from loadgen.values import dataclass
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import echo, noted_signals, print_lines, terminal_width, user_and_host, warn
+from loadgen.cli.common import echo, print_lines, terminal_width, warn
 from loadgen.cli.options import (
     control_options,
     embedded_server_if_needed,
@@ -21,7 +21,9 @@ from loadgen.cli.options import (
     resolve_target,
     with_control_session,
 )
+from loadgen.cli.signals import noted_signals
 from loadgen.log import printable
+from loadgen.process import user_and_host
 
 if TYPE_CHECKING:
     from loadgen.control.session import ControlSession

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.cli.common import noted_signals
 from loadgen.cli.experiment import _watched
 from loadgen.errors import ConnectFailed, LoadgenError, RunFailed
 from orchestrator.experiment.blocks import ArmRun
@@ -147,13 +146,3 @@ def test_a_signal_stops_the_current_action_and_not_the_cleanup() -> None:
     with pytest.raises(RunFailed) as caught:
         _watched(raising(RunFailed("failed by itself")), received)
     assert caught.value.exit_code == 4
-
-
-def test_a_signal_to_a_run_also_ends_its_experiment() -> None:
-    with noted_signals() as outer:
-        with noted_signals() as inner:
-            signal.raise_signal(signal.SIGINT)
-            assert (inner, outer) == ([signal.SIGINT], [signal.SIGINT])
-        signal.raise_signal(signal.SIGTERM)
-
-    assert (inner, outer) == ([signal.SIGINT], [signal.SIGINT, signal.SIGTERM])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.cli.experiment import _watched
 from loadgen.errors import ConnectFailed, LoadgenError, RunFailed
 from orchestrator.experiment.blocks import ArmRun
+from orchestrator.experiment.job import stoppable
 from tests.unit.experiment_loop_builders import LoopHarness, raising
 
 
@@ -137,12 +137,12 @@ def test_a_signal_stops_the_current_action_and_not_the_cleanup() -> None:
         raise RunFailed("has not settled")
 
     with pytest.raises(RunFailed) as caught:
-        _watched(wait, received)
+        stoppable(wait, received)
     assert caught.value.exit_code == 143
 
     events: list[bool] = []
-    _watched(lambda stop: events.append(stop.is_set()), received)
+    stoppable(lambda stop: events.append(stop.is_set()), received)
     assert events == [False]
     with pytest.raises(RunFailed) as caught:
-        _watched(raising(RunFailed("failed by itself")), received)
+        stoppable(raising(RunFailed("failed by itself")), received)
     assert caught.value.exit_code == 4

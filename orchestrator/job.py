@@ -20,7 +20,6 @@ from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
 from loadgen.control.setup.installer import ensure_tables
 from loadgen.control.tables import run_status
-from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed, cannot_write
 from loadgen.log import logged_to
 from loadgen.prepare.prepare import PreparationProgress, PreparationStopped, deal_replay, prepare_scenario, read_pools
@@ -60,6 +59,7 @@ from orchestrator.spawn.containers import (
 )
 from orchestrator.spawn.local import AdoptedWorkers, Entry, ExternalSpawner, LocalSpawner, SubprocessSpawner
 from orchestrator.spawn.spawner import Spawner, worker_environment
+from orchestrator.upload import SpoolAccess
 from orchestrator.warehouse import (
     TargetWarehouse,
     WarehouseWait,
@@ -80,15 +80,6 @@ class SetWarehouseModel(Protocol):
     def __call__(
         self, address: str, warehouse: str | None, model: Mapping[str, Any], *, begun: bool
     ) -> AbstractContextManager[Callable[[], str | None]]: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolAccess:
-    """Access to the spool: the directory for rows that the control plane did not accept."""
-
-    variable: str  # of the environment, which names the directory to a worker
-    keep_result: Callable[[Path, str, ResultRow], None]  # folder, run id, row
-    contents: Callable[[Path], dict[str, dict[str, int]]]  # rows by folder and kind, of one run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,20 +135,15 @@ def run(
 
 def job_roles() -> JobRoles:
     """What the orchestrator needs from the worker, the embedded server and the terminal."""
+    from loadgen.cli.enrich import spool_access
     from loadgen.cli.worker import run_child
     from loadgen.embedded.client import warehouse_model
-    from loadgen.worker.flush import SPOOL_VARIABLE, UnsentRows, spool_rows, spooled
-    from orchestrator.job import JobRoles, SpoolAccess
+    from orchestrator.job import JobRoles
 
-    spool = SpoolAccess(
-        variable=SPOOL_VARIABLE,
-        keep_result=lambda folder, run_id, row: spool_rows(folder, run_id, UnsentRows(result=row)),
-        contents=spooled,
-    )
     return JobRoles(
         worker_entry=run_child,
         warehouse_model=warehouse_model,
-        spool=spool,
+        spool=spool_access(),
         user=user_and_host(),
         show=lambda line: echo(printable(line, LINE_LIMIT), err=True),
     )

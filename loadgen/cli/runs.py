@@ -201,7 +201,7 @@ def _recovery_as_json(
 
 def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) -> dict[str, Any]:
     """Take over the run, and lead it to its end. Returns its summary."""
-    from loadgen.worker.arguments import is_id
+    from loadgen.model.run import is_id
     from orchestrator.job import TakeoverJob, scenario_of_run
 
     if not is_id(run_id):  # it comes from a row, and becomes the name of a folder

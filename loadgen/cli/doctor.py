@@ -18,14 +18,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.common import echo, print_lines, terminal_width, text_table, warn
-from loadgen.cli.options import (
-    CommandTarget,
-    embedded_server_if_needed,
-    format_option,
-    resolve_target,
-    scenario_options,
-)
+from loadgen.cli.options import embedded_server_if_needed, format_option, scenario_options
 from loadgen.clock import SystemClock
+from loadgen.control.location import CommandTarget, resolve_target
 from loadgen.embedded.client import server_line
 from loadgen.errors import LoadgenError
 from loadgen.log import printable

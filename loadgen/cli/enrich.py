@@ -15,9 +15,9 @@ from loadgen.cli.options import (
     embedded_server_if_needed,
     format_option,
     output_dir_option,
-    resolve_target,
     with_control_session,
 )
+from loadgen.control.location import resolve_target
 from loadgen.log import printable
 from loadgen.threads import run_in_thread
 from loadgen.units import counted

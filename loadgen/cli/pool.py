@@ -36,12 +36,11 @@ from loadgen.cli.options import (
     idle_poll_option,
     location_arguments,
     output_dir_option,
-    resolve_target,
     with_control_session,
 )
 from loadgen.cli.signals import noted_signals
 from loadgen.clock import SystemClock
-from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.location import ControlPlaneLocation, resolve_target
 from loadgen.control.session import ControlSession
 from loadgen.errors import UsageError
 from loadgen.log import LINE_LIMIT, printable

@@ -31,9 +31,9 @@ from loadgen.cli.options import (
     format_option,
     print_scenario_warnings,
     queue_options,
-    resolve_target,
     with_control_session,
 )
+from loadgen.control.location import resolve_target
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import QueueStatus

@@ -30,11 +30,11 @@ from loadgen.cli.options import (
     embedded_server_if_needed,
     format_option,
     output_dir_option,
-    resolve_target,
     with_control_session,
 )
 from loadgen.cli.run import follow_run, job_roles
 from loadgen.clock import SystemClock
+from loadgen.control.location import resolve_target
 from loadgen.errors import Busy, LoadgenError, RunFailed
 from loadgen.log import printable
 from loadgen.process import user_and_host

@@ -33,17 +33,17 @@ from loadgen.cli.options import (
     count_option,
     format_option,
     idle_poll_option,
-    leads_to_embedded,
     location_arguments,
     print_scenario_warnings,
     queue_options,
-    resolve_target,
     with_control_session,
 )
 from loadgen.clock import SystemClock
+from loadgen.control.location import resolve_target
 from loadgen.errors import ConfigurationError, UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import parse_cron
+from loadgen.snowflake.profile_lookup import leads_to_embedded
 from loadgen.units import counted
 from orchestrator.nightly.queue import HostPermissions, default_connection
 from orchestrator.nightly.scheduler import (

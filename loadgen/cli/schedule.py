@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -48,27 +47,30 @@ from loadgen.units import counted
 from orchestrator.nightly.queue import HostPermissions, default_connection
 from orchestrator.nightly.scheduler import (
     NextLookFile,
+    add_schedule,
     crontab,
     next_fires,
     place_key,
+    read_schedules,
+    server_now,
     skipped_tick_document,
     systemd_units,
     tick_command,
     tick_document,
+    tick_once,
 )
 
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation
     from loadgen.control.session import ControlSession, ParsedRows
-    from loadgen.control.tables.schedules import FireRow, NewSchedule, ScheduleRow
-    from loadgen.model.nightly import BaselineCheck, Overlap
+    from loadgen.control.tables.schedules import FireRow, ScheduleRow
+    from loadgen.model.nightly import BaselineCheck
     from loadgen.snowflake.session import RetryPolicy
     from orchestrator.nightly.queue import UnclaimedRun
     from orchestrator.nightly.scheduler import SchedulerPass
 
 SHOWN_FIRES = 10
 NEXT_MAX = 1_000
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 @click.group(
@@ -144,12 +146,11 @@ def add(
     When clocks are set forward, fires in the skipped hour follow right after it; when they are set back, nothing fires
     twice. Expressions whose minute or hour begins with * follow elapsed time.
     """
-    from loadgen.control.tables.schedules import NewSchedule
+    from loadgen.control.tables.schedules import NewSchedule, check_new
     from loadgen.model.nightly import Overlap
     from orchestrator.nightly.queue import pack_scenario
 
-    _check_name(name)
-    _check_catchup(max_catchup, Overlap(overlap))
+    check_new(name, max_catchup, Overlap(overlap))
     parse_cron(expression, timezone)
     words = parse_labels(requires, "--requires")
     aim = resolve_target(file, connection, **parts)
@@ -168,7 +169,8 @@ def add(
             judging=baseline_check_of(baseline, confirm, aim.place),
         ),
     )
-    row = _added(aim.place, new)
+    row = control_access(aim.place, "schedule")(lambda session, retries: add_schedule(session, retries, new))
+    _make_next_tick_poll(aim.place)
     if output == "json":
         echo(json.dumps(schedule_as_json(row, row.created_at), indent=2))
         return
@@ -204,7 +206,7 @@ def show(name: str, output: str, **place: str | None) -> None:
         row = schedules.find(session, retries, name)
         wanted = retries.call(lambda: schedules.wanted(session, row.schedule_id))
         fires = retries.call(lambda: schedules.newest_fires(session, row.schedule_id, SHOWN_FIRES))
-        return row, BaselineCheck() if wanted is None else wanted.judging, fires, _now(session, retries)
+        return row, BaselineCheck() if wanted is None else wanted.judging, fires, server_now(session, retries)
 
     shown = with_control_session(look, name="schedule", **place)
     warn_unreadable(shown[2])
@@ -238,7 +240,7 @@ def enable(name: str, catch_up: bool, output: str, **place: str | None) -> None:
     def change(session: ControlSession, retries: RetryPolicy) -> tuple[bool, ScheduleRow, datetime]:
         row = schedules.find(session, retries, name)
         schedules.enable(session, retries, row.schedule_id, catch_up=catch_up)
-        return row.enabled, schedules.find(session, retries, name), _now(session, retries)
+        return row.enabled, schedules.find(session, retries, name), server_now(session, retries)
 
     was_enabled, row, now = with_control_session(change, name="schedule", **place)
     _make_next_tick_poll(resolve_target(None, **place).place)
@@ -256,7 +258,7 @@ def disable(name: str, output: str, **place: str | None) -> None:
     def change(session: ControlSession, retries: RetryPolicy) -> tuple[ScheduleRow, datetime]:
         row = schedules.find(session, retries, name)
         schedules.disable(session, retries, row.schedule_id)
-        return schedules.find(session, retries, name), _now(session, retries)
+        return schedules.find(session, retries, name), server_now(session, retries)
 
     row, now = with_control_session(change, name="schedule", **place)
     _print_changed(row, "is disabled", now, output)
@@ -306,12 +308,8 @@ def tick(quiet: bool, idle_poll: str, output: str, **given: Any) -> None:
         return
 
     def look(session: ControlSession, retries: RetryPolicy) -> tuple[SchedulerPass, tuple[UnclaimedRun, ...]]:
-        from orchestrator.nightly.queue import notify_unclaimed_runs
-        from orchestrator.nightly.scheduler import fire_due_schedules as tick_once
-
-        done = tick_once(session, retries)
         allowed = HostPermissions.of_options(given, session.place.connection or default_connection())
-        return done, notify_unclaimed_runs(session, retries, allowed, warn)
+        return tick_once(session, retries, allowed, warn)
 
     done, stuck = with_control_session(look, name="schedule", **location_arguments(given))
     if memory is not None:
@@ -392,57 +390,10 @@ def _write(path: Path, text: str) -> None:
         ) from error
 
 
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{printable(name, 60)!r} is not a valid name for a schedule",
-            remedy="Use at most 100 letters, digits, dots, dashes and underscores, for example nightly-eu.",
-        )
-
-
-def _check_catchup(max_catchup: int, overlap: Overlap) -> None:
-    if max_catchup > 1 and overlap == "skip":
-        raise UsageError(
-            f"--max-catchup {max_catchup} queues several runs at once, but --overlap skip allows one",
-            remedy="Add --overlap queue, or leave --max-catchup at 1.",
-        )
-
-
-def _added(place: ControlPlaneLocation, new: NewSchedule) -> ScheduleRow:
-    from loadgen.control.setup.installer import ensure_tables
-    from loadgen.control.tables import schedules
-
-    def put(session: ControlSession, retries: RetryPolicy) -> ScheduleRow:
-        ensure_tables(session.place, retries)
-        schedules.add(session, retries, new)
-        return schedules.find(session, retries, new.name)
-
-    added = control_access(place, "schedule")(put)
-    _make_next_tick_poll(place)
-    return added
-
-
-def _now(session: ControlSession, retries: RetryPolicy) -> datetime:
-    """The time of the server, which decides when schedules are due."""
-    from loadgen.control.tables import run_status
-    from loadgen.control.tables.schedules import as_utc
-
-    return as_utc(retries.call(lambda: run_status.server_time(session)))
-
-
 def _read(name: str | None, place: dict[str, str | None]) -> tuple[ParsedRows[ScheduleRow], datetime]:
-    """The schedule of that name, or all schedules; and the time of the server."""
-    from loadgen.control.session import ParsedRows
-    from loadgen.control.tables import schedules
-
-    def read(session: ControlSession, retries: RetryPolicy) -> tuple[ParsedRows[ScheduleRow], datetime]:
-        if name is None:
-            rows = retries.call(lambda: schedules.by_name(session))
-        else:
-            rows = ParsedRows([schedules.find(session, retries, name)])
-        return rows, _now(session, retries)
-
-    return with_control_session(read, name="schedule", **place)
+    return with_control_session(
+        lambda session, retries: read_schedules(session, retries, name), name="schedule", **place
+    )
 
 
 def _print_changed(row: ScheduleRow, what: str, now: datetime, output: str) -> None:

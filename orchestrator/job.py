@@ -21,7 +21,8 @@ from loadgen.control.session import ControlSession
 from loadgen.control.setup.installer import ensure_tables
 from loadgen.control.tables import run_status
 from loadgen.errors import LoadgenError, RunFailed, cannot_write
-from loadgen.log import logged_to
+from loadgen.log import logged_to, printable
+from loadgen.model.run import is_id
 from loadgen.prepare.prepare import PreparationProgress, PreparationStopped, deal_replay, prepare_scenario, read_pools
 from loadgen.prepare.session import PrepareSession, opener, server_version, target_profile
 from loadgen.report.records import RunRecord
@@ -393,10 +394,24 @@ class TakeoverJob(RunJob):
         return AdoptedWorkers()
 
 
-def scenario_of_run(place: ControlPlaneLocation, run_id: str) -> Scenario:
-    """The scenario of a run that is taken over, with the variables of this machine."""
+def takeover_job(
+    place: ControlPlaneLocation, run_id: str, runs_folder: Path, roles: JobRoles, *, clock: Clock
+) -> TakeoverJob:
+    """The job that takes over this run, with the variables of this machine. Calls the driver."""
+    if not is_id(run_id):  # it comes from a row, and becomes the name of a folder
+        raise RunFailed(f"run {printable(run_id, 100)!r} cannot be taken over: its id is not a valid folder name")
     with closing(ControlSession(place, role="recover")) as session:
         text = run_status.read_config(session, run_id)
     if text is None:
         raise RunFailed(f"there is no run {run_id}")
-    return thaw(text, os.environ)
+    return TakeoverJob(
+        scenario=thaw(text, os.environ),
+        folder=Path(),
+        runs_folder=runs_folder,
+        clock=clock,
+        roles=roles,
+        wait=True,  # for the lease of the lost leader on the warehouse
+        run_id=run_id,
+        taken_over=run_id,
+        place=place,
+    )

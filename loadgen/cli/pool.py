@@ -50,7 +50,7 @@ from loadgen.units import counted, format_duration_s
 from orchestrator.nightly.attempt import LOADGEN_COMMAND
 from orchestrator.nightly.pool import PoolRules
 from orchestrator.nightly.pool_service import PoolSettings, check_times, require_tables, serve_pool, serve_runner
-from orchestrator.nightly.queue import HostPermissions, PollPace, default_connection
+from orchestrator.nightly.queue import HostPermissions, PollPace, default_connection, take_offline
 from orchestrator.nightly.runner import RunnerSettings, capabilities
 from orchestrator.run_folder import make_runs_folder
 
@@ -390,15 +390,10 @@ def offline(worker_id: str, output: str, **place: str | None) -> None:
 
     For hosts that are lost. A runner that is alive loses its run, and registers again with its next heartbeat.
     """
-    from loadgen.control.tables import pool_workers, run_queue
-
-    def say(session: ControlSession, retries: RetryPolicy) -> PoolWorker:
-        found = pool_workers.find(session, retries, worker_id).identity.worker_id
-        pool_workers.offline(session, retries, found)
-        run_queue.expire(session, retries, found, f"its runner was marked as offline by {user_and_host()}")
-        return pool_workers.find(session, retries, found)
-
-    _print_worker(with_control_session(say, name="workers", **place), output)
+    worker = with_control_session(
+        lambda session, retries: take_offline(session, retries, worker_id, user_and_host()), name="workers", **place
+    )
+    _print_worker(worker, output)
 
 
 def _print_worker(worker: PoolWorker, output: str) -> None:

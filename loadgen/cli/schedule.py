@@ -42,7 +42,6 @@ from loadgen.control.location import resolve_target
 from loadgen.errors import ConfigurationError, UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import parse_cron
-from loadgen.snowflake.profile_lookup import leads_to_embedded
 from loadgen.units import counted
 from orchestrator.nightly.queue import HostPermissions, default_connection
 from orchestrator.nightly.scheduler import (
@@ -50,7 +49,6 @@ from orchestrator.nightly.scheduler import (
     add_schedule,
     crontab,
     next_fires,
-    place_key,
     read_schedules,
     server_now,
     skipped_tick_document,
@@ -299,7 +297,7 @@ def tick(quiet: bool, idle_poll: str, output: str, **given: Any) -> None:
     is sent as far as --allow-… permits.
     """
     idle_poll_s, began = duration_s(idle_poll, "--idle-poll"), SystemClock().utc_now()
-    memory = _next_look(resolve_target(None, **location_arguments(given)).place)
+    memory = NextLookFile.of(resolve_target(None, **location_arguments(given)).place)
     if memory is not None and (until := memory.pending(began, idle_poll_s)) is not None:
         if output == "json":
             echo(json.dumps(skipped_tick_document(until), indent=2))
@@ -325,14 +323,9 @@ def tick(quiet: bool, idle_poll: str, output: str, **given: Any) -> None:
         echo(ticked_as_text(done))
 
 
-def _next_look(place: ControlPlaneLocation) -> NextLookFile | None:
-    """The file with the time of the next tick; None on an embedded control plane, where polls cost nothing."""
-    return None if leads_to_embedded(place.connection) else NextLookFile(place_key(place))
-
-
 def _make_next_tick_poll(place: ControlPlaneLocation) -> None:
     """Let the next tick on this machine poll, because schedules have changed."""
-    if (memory := _next_look(place)) is not None:
+    if (memory := NextLookFile.of(place)) is not None:
         memory.forget()
 
 
@@ -437,7 +430,7 @@ def as_text(row: ScheduleRow, judging: BaselineCheck, fires: Sequence[FireRow], 
         "scenario": printable(row.scenario_name, 100),
         "connection": None if row.connection is None else printable(row.connection, 100),
         "target": printable(row.target, 200) or None,
-        "requires": printable(" ".join(_words(row.requires)), 500) or None,
+        "requires": printable(" ".join(row.labels), 500) or None,
         "judged by": printable(" ".join(judging.words), 200) or None,
         "priority": str(row.priority),
         "overlap": printable(row.overlap, 10),
@@ -459,7 +452,7 @@ def schedule_as_json(row: ScheduleRow, now: datetime) -> dict[str, Any]:
         "scenario": row.scenario_name,
         "connection": row.connection,
         "target": row.target,
-        "requires": _words(row.requires),
+        "requires": list(row.labels),
         "priority": row.priority,
         "enabled": row.enabled,
         "max_catchup": row.max_catchup,
@@ -533,15 +526,6 @@ def _state(row: ScheduleRow, now: datetime) -> str:
         return "disabled"
     reason = row.reason or next_fires(row, now, 1)[1]
     return f"cannot be fired: {printable(reason, 200)}" if reason else "enabled"
-
-
-def _words(requires: str) -> list[str]:
-    """The labels of a row. Any user of the table may have written it."""
-    try:
-        found = json.loads(requires)
-    except (ValueError, RecursionError):
-        return [requires]
-    return [str(word) for word in found] if isinstance(found, list) else [requires]
 
 
 def _both(fire: datetime, timezone: str) -> str:

@@ -25,6 +25,7 @@ from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession, RowUnreadable
 from loadgen.control.setup.installer import ensure_tables
 from loadgen.control.tables import pool_workers, prune, run_queue
+from loadgen.control.tables.pool_workers import PoolWorker
 from loadgen.control.tables.prune import PruneCandidates
 from loadgen.control.tables.run_queue import (
     TEXTS_BYTES_MAX,
@@ -185,6 +186,14 @@ def retry_queued(session: ControlSession, retries: RetryPolicy, queue_id: str, r
             remedy="Only FAILED, CANCELLED and EXHAUSTED runs can; `loadgen queue add` queues a new run.",
         )
     return row
+
+
+def take_offline(session: ControlSession, retries: RetryPolicy, name: str, by: str) -> PoolWorker:
+    """Mark a runner as offline, and let others take its run at once. `by` names the user in the reason."""
+    worker_id = pool_workers.find(session, retries, name).identity.worker_id
+    pool_workers.offline(session, retries, worker_id)
+    run_queue.expire(session, retries, worker_id, f"its runner was marked as offline by {by}")
+    return pool_workers.find(session, retries, worker_id)
 
 
 def _default_connection() -> str:

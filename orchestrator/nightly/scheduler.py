@@ -57,6 +57,7 @@ from loadgen.model.nightly import (
     parse_cron,
 )
 from loadgen.model.warehouse import IDLE_POLL_S, look_credits_per_day
+from loadgen.snowflake.profile_lookup import leads_to_embedded
 from loadgen.snowflake.session import RetryInterrupted, RetryPolicy
 from loadgen.units import NS_PER_S, format_duration_s
 from loadgen.values import dataclass
@@ -394,6 +395,11 @@ class NextLookFile:
     def __init__(self, place: str, folder: Path | None = None) -> None:
         self._place = place
         self._path = (folder or state_folder() / FOLDER) / f"{place[:32]}.json"
+
+    @classmethod
+    def of(cls, place: ControlPlaneLocation) -> Self | None:
+        """None on an embedded control plane, where reads cost nothing: every tick reads."""
+        return None if leads_to_embedded(place.connection) else cls(place_key(place))
 
     def pending(self, now: datetime, idle_poll_s: float) -> datetime | None:
         """When the tables must be read again. None: now."""

@@ -12,6 +12,7 @@ key of the queue prevents a second run when the first scheduler had already queu
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from dataclasses import replace
@@ -81,6 +82,15 @@ class ScheduleRow:
     reason: str | None
     created_at: datetime
     updated_at: datetime
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """`requires`; an invalid text, which any user of the table may have written, as it is."""
+        try:
+            found = json.loads(self.requires)
+        except (ValueError, RecursionError):
+            return (self.requires,)
+        return tuple(map(str, found)) if isinstance(found, list) else (self.requires,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,11 @@
-"""Background threads: each has a name and an owner, which learns when the thread fails."""
+"""Background threads: each has a name and an owner, which learns when the thread fails; calls in a thread."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
@@ -64,3 +65,31 @@ class Service:
             self._death.__cause__ = error
             if self._died is not None:
                 self._died(self._death)
+
+
+Result = TypeVar("Result")
+
+
+def run_in_thread(action: Callable[[], Result], *, name: str) -> Result:
+    """Run `action` in a thread and wait for it: during a call of the driver, the main thread cannot handle Ctrl-C."""
+    done = threading.Event()
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(action())
+        except BaseException as error:  # handed to the main thread, which raises it
+            errors.append(error)
+        finally:
+            done.set()
+
+    # A daemon: after Ctrl-C the program must not wait for the driver's time limits.
+    threading.Thread(target=run, name=name, daemon=True).start()
+    done.wait()
+    try:
+        if errors:
+            raise errors[0]
+        return results[0]
+    finally:
+        errors.clear()  # breaks the cycle of error, traceback, frame and list, which keeps objects of the driver alive

@@ -19,6 +19,7 @@ run_result           the result of a run, from the windows of its workers
 enrich               joins the times in the query history to the logged statements
 query_history        reads Snowflake's query history: times of statements, use of a warehouse
 recover              ends runs whose orchestrator was lost
+upload               the spool: rows that could not be stored, and storing them later
 run_folder           the files of runs and experiments on this machine
 spawn/               where workers run
 experiment/          arms of a scenario, measured block by block

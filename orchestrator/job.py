@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,9 @@ from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
 from loadgen.control.setup.installer import ensure_tables
 from loadgen.control.tables import run_status
-from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed, cannot_write
-from loadgen.log import logged_to
+from loadgen.log import logged_to, printable
+from loadgen.model.run import is_id
 from loadgen.prepare.prepare import PreparationProgress, PreparationStopped, deal_replay, prepare_scenario, read_pools
 from loadgen.prepare.session import PrepareSession, opener, server_version, target_profile
 from loadgen.report.records import RunRecord
@@ -46,6 +46,8 @@ from orchestrator.run_folder import (
     new_run_id,
     remove_if_empty,
     remove_run_folder,
+    write_run_files,
+    write_summary,
 )
 from orchestrator.service import Disturbances, FinishedRun, OrchestratorService
 from orchestrator.spawn.containers import (
@@ -58,6 +60,7 @@ from orchestrator.spawn.containers import (
 )
 from orchestrator.spawn.local import AdoptedWorkers, Entry, ExternalSpawner, LocalSpawner, SubprocessSpawner
 from orchestrator.spawn.spawner import Spawner, worker_environment
+from orchestrator.upload import SpoolAccess
 from orchestrator.warehouse import (
     TargetWarehouse,
     WarehouseWait,
@@ -78,15 +81,6 @@ class SetWarehouseModel(Protocol):
     def __call__(
         self, address: str, warehouse: str | None, model: Mapping[str, Any], *, begun: bool
     ) -> AbstractContextManager[Callable[[], str | None]]: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolAccess:
-    """Access to the spool: the directory for rows that the control plane did not accept."""
-
-    variable: str  # of the environment, which names the directory to a worker
-    keep_result: Callable[[Path, str, ResultRow], None]  # folder, run id, row
-    contents: Callable[[Path], dict[str, dict[str, int]]]  # rows by folder and kind, of one run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +124,7 @@ class RunJob:
     taken_over: str | None = None  # id of the run that is taken over
     _service: OrchestratorService | None = None
     _finished: FinishedRun | None = None
+    _written: Mapping[str, Any] | None = None  # the summary in the folder of the run
     _error: BaseException | None = None
 
     def start(self) -> None:
@@ -142,11 +137,31 @@ class RunJob:
         if self._service is not None:
             self._service.interrupt(number)
 
-    def result(self) -> FinishedRun:
+    def result(self, received: Sequence[int] = ()) -> FinishedRun:
+        """The run that has ended. Raises the error that ended the job; its exit code is that of the first signal that
+        was `received`, if the run did not exist yet: such a run has not failed."""
         if self._error is not None:
+            if received and self.output is None and isinstance(self._error, LoadgenError):
+                self._error.exit_code = 128 + received[0]
             raise self._error
         assert self._finished is not None, "the job has not ended"
         return self._finished
+
+    # --- the files of a run that has ended, written by the main thread ----------------------------------------------
+
+    def write_summary(self) -> None:
+        """Write the summary before it is compared with a baseline: a failure there must not lose it. A failure to write
+        it is shown by write_files(), which writes it again."""
+        assert self.output is not None
+        with suppress(LoadgenError):
+            write_summary(self.output, self.result().summary)
+            self._written = self.result().summary
+
+    def write_files(self, summary: Mapping[str, Any], warn: Callable[[str], None]) -> list[str]:
+        """Write the reports with the judged summary, and the summary if it is not written as it is. Returns the names
+        of files that are missing."""
+        assert self.output is not None
+        return write_run_files(self.output, summary, self.record, warn, written=self._written)
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
@@ -379,10 +394,24 @@ class TakeoverJob(RunJob):
         return AdoptedWorkers()
 
 
-def scenario_of_run(place: ControlPlaneLocation, run_id: str) -> Scenario:
-    """The scenario of a run that is taken over, with the variables of this machine."""
+def takeover_job(
+    place: ControlPlaneLocation, run_id: str, runs_folder: Path, roles: JobRoles, *, clock: Clock
+) -> TakeoverJob:
+    """The job that takes over this run, with the variables of this machine. Calls the driver."""
+    if not is_id(run_id):  # it comes from a row, and becomes the name of a folder
+        raise RunFailed(f"run {printable(run_id, 100)!r} cannot be taken over: its id is not a valid folder name")
     with closing(ControlSession(place, role="recover")) as session:
         text = run_status.read_config(session, run_id)
     if text is None:
         raise RunFailed(f"there is no run {run_id}")
-    return thaw(text, os.environ)
+    return TakeoverJob(
+        scenario=thaw(text, os.environ),
+        folder=Path(),
+        runs_folder=runs_folder,
+        clock=clock,
+        roles=roles,
+        wait=True,  # for the lease of the lost leader on the warehouse
+        run_id=run_id,
+        taken_over=run_id,
+        place=place,
+    )

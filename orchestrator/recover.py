@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from loadgen.clock import Clock
 from loadgen.control.session import ControlFailed, ControlSession, ParsedRows
 from loadgen.control.tables import (
     run_control_events,
@@ -30,7 +31,7 @@ from loadgen.control.tables.run_leases import Lease
 from loadgen.control.tables.run_status import Run, StatusChange, UnfinishedRun
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
-from loadgen.errors import LoadgenError
+from loadgen.errors import Busy, LoadgenError
 from loadgen.log import event
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.summary import RunFacts, summarize
@@ -44,6 +45,8 @@ from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy, is_retryable_soon
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
+from orchestrator.experiment.state import ControlAccess
+from orchestrator.experiment.warehouse_settings import RestoredWarehouse, restore_left_settings
 from orchestrator.find_max_controller import FindMaxController, find_max_controller
 from orchestrator.leadership import (
     SkippedRun,
@@ -362,3 +365,65 @@ class RecoveryWait:
             return False
         pause_s = min(one.free_in_s or 0.0 for one in soon) + MARGIN_S
         return not self._retries.clock.wait(self._retries.stop, pause_s)
+
+
+# --- `loadgen runs recover` ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryOutcome:
+    """What `loadgen runs recover` has done, before it takes over a run."""
+
+    ended: tuple[RecoveredRun, ...]
+    unchanged: tuple[SkippedRun, ...]
+    takeable: tuple[SkippedRun, ...]  # their workers are alive; a process takes over one run
+    settings: tuple[RestoredWarehouse, ...]
+
+    def with_takeover(self, run_id: str, *, has_ended: bool) -> RecoveryOutcome:
+        """The outcome after this run was taken over, or `has_ended` meanwhile; the other runs are left to others."""
+        why = "another process took it over and has ended it"
+        left = tuple(
+            replace(one, why=why, has_ended=True) if one.run_id == run_id else one
+            for one in self.takeable
+            if has_ended or one.run_id != run_id
+        )
+        return replace(self, unchanged=(*self.unchanged, *left), takeable=())
+
+    def exit_code(self, taken: Mapping[str, Any] | None) -> int:
+        """That of the run that was named and `taken` over; else 4 if a warehouse could not be restored."""
+        if taken is not None:
+            return int(taken["exit_code"])
+        return 4 if any(not one.restored and not one.is_led for one in self.settings) else 0
+
+
+def recover_all(
+    control: ControlAccess, name: str | None, *, by: str, take_over: bool, say: Callable[[str], None], clock: Clock
+) -> RecoveryOutcome:
+    """End every orphan, or only the run of this name. Without a name, warehouse settings that experiments have left are
+    restored, too. Raises Busy if the named run still has a leader. `take_over`: whether a run can be taken over."""
+
+    def recover(session: ControlSession, retries: RetryPolicy) -> tuple[list[RecoveredRun], list[SkippedRun]]:
+        only = None if name is None else run_status.find_run(session, retries, name).run_id
+        return recover_runs(session, retries, by=by, only=only, wait=RecoveryWait(retries, say).look_again)
+
+    ended, left = control(recover)
+    takeable = [one for one in left if one.living and take_over]
+    unchanged = [one for one in left if one not in takeable]
+    if name is not None and unchanged and not unchanged[0].has_ended:
+        raise Busy(
+            f"run {unchanged[0].run_id} was not changed: {unchanged[0].why}",
+            remedy="`loadgen status` shows its state; `loadgen stop` asks it to end.",
+        )
+    return RecoveryOutcome(
+        ended=tuple(ended),
+        unchanged=tuple(unchanged),
+        takeable=tuple(takeable),
+        settings=_restored(control, clock) if name is None else (),
+    )
+
+
+def _restored(control: ControlAccess, clock: Clock) -> tuple[RestoredWarehouse, ...]:
+    try:
+        return control(lambda session, retries: restore_left_settings(session, retries, clock=clock))
+    except LoadgenError as error:  # the recovered runs are reported all the same
+        return (RestoredWarehouse(experiment_id="?", warehouse="?", restored=False, why=str(error)),)

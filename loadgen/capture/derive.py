@@ -16,10 +16,19 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import field
+from pathlib import Path
 
 from loadgen.capture.pseudonyms import KEY_BYTES, Pseudonyms, Scalar
 from loadgen.capture.statement_text import StatementCleaner
-from loadgen.model.capture import CapturedTemplate, CaptureManifest, RecordedStatement, StatementRole
+from loadgen.errors import UsageError, cannot_write
+from loadgen.log import printable
+from loadgen.model.capture import (
+    MANIFEST_FILE,
+    CapturedTemplate,
+    CaptureManifest,
+    RecordedStatement,
+    StatementRole,
+)
 from loadgen.values import dataclass
 
 STATEMENTS_MAX = 30
@@ -33,6 +42,7 @@ STAGES_MAX, STAGE_MIN_S = 12, 10.0
 THINK_MAX_MS = 3_600_000.0  # of workload.think_time
 THETAS = tuple(round(0.3 + 0.05 * step, 2) for step in range(14))  # up to 0.95
 RATE_MIN = 0.01  # for a stage in which nothing was recorded
+SCENARIO, SESSIONS = "scenario.yaml", "sessions.yaml"
 DISTANCE_LIMIT = 1.36  # divided by the square root of the number of samples: Kolmogorov-Smirnov at 5 %
 
 
@@ -128,11 +138,36 @@ def derive(manifest: CaptureManifest, recorded: Iterable[RecordedStatement], nam
     head = [*_head(manifest, name, left), *(["values:", *values] if values else [])]
     body = ["  statements:", *statements]
     if arrivals.pauses:
-        files["sessions.yaml"] = "\n".join(
+        files[SESSIONS] = "\n".join(
             [*head, "workload:", *_think_time(arrivals), *body, *_closed_load(manifest, arrivals), ""]
         )
     lines = [*head, "workload:", *body, *_load(manifest, arrivals), ""]
     return DerivedScenario(text="\n".join(lines), files=files)
+
+
+def read_manifest(capture: Path) -> CaptureManifest:
+    """The manifest of a capture."""
+    try:
+        return CaptureManifest.of_text((capture / MANIFEST_FILE).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{printable(str(capture), 200)} is not a capture: {error}",
+            remedy="Name a folder that `loadgen capture` wrote.",
+        ) from error
+
+
+def write_scenario(derived: DerivedScenario, folder: Path) -> Path:
+    """Write the files of a scenario to a folder without one. Returns the path of the scenario."""
+    path = folder / SCENARIO
+    if path.exists():
+        raise UsageError(f"{printable(str(path), 200)} already exists", remedy="Name another folder with --out.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in (*derived.files.items(), (path.name, derived.text)):
+            (folder / name).write_text(text, "utf-8")
+    except OSError as error:
+        raise cannot_write(printable(str(folder), 200), error, "Name another folder with --out.") from error
+    return path
 
 
 def _head(manifest: CaptureManifest, name: str, left: int) -> list[str]:

@@ -2,7 +2,8 @@
 
 main        finds commands, and turns errors into text and exit codes
 commands    the commands, their order and where they are, without importing them
-common      printing, signals, times and texts that several commands share
+common      printing, tables, durations and times that several commands share
+signals     what Ctrl-C and other signals do while a command works
 options     options of several commands, and the control plane that they name
 run         `loadgen run`: follows the job, passes on signals, writes the files
 display     what `run`, `watch` and `prepare` show while they work: the live view, bars or lines

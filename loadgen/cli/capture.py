@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from loadgen.cli.common import duration_s, echo, run_in_thread, warn
+from loadgen.cli.common import duration_s, echo, warn
 from loadgen.cli.options import embedded_server_if_needed, format_option
-from loadgen.errors import ConfigurationError, UsageError, cannot_write
+from loadgen.errors import ConfigurationError, UsageError
 from loadgen.log import printable
+from loadgen.threads import run_in_thread
 from loadgen.units import counted
 
 if TYPE_CHECKING:
-    from loadgen.capture.history import HistoryRow, WarehouseHistory
-    from loadgen.capture.recorder import CaptureFilter, CaptureRecorder
+    from loadgen.capture.job import CaptureJob
+    from loadgen.capture.recorder import CaptureFilter
     from loadgen.model.capture import CaptureManifest
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-ATTEMPTS = 5  # to read one page
-IMPORT_ROWS, PROGRESS_ROWS = 10_000, 100_000  # per batch, and between two lines of progress
 
 
 def recording_options(command: Command) -> Command:
@@ -88,9 +83,13 @@ def capture(context: click.Context, /, **given: Any) -> None:
     for name, option in needed if given["scenario"] is None else needed[2:]:
         if not given[name]:
             raise UsageError(f"the option {option} is missing", remedy="`loadgen capture --help` shows an example.")
+    since, until = _moment(given["since"], "--from"), _moment(given["until"] or "0s", "--to")
+    job = _job(given["out"], given)
     with embedded_server_if_needed(given["connection"]):
         try:
-            manifest = run_in_thread(lambda: _capture(given), name="capture")
+            manifest = run_in_thread(
+                lambda: job.record_warehouse(given["connection"], given["warehouse"], since, until), name="capture"
+            )
         except KeyboardInterrupt:
             echo("the capture is incomplete: repeat the command to continue it", err=True)
             raise
@@ -110,116 +109,38 @@ def import_csv(file: Path, out: Path, **given: Any) -> None:
     Optional columns: DATABASE_NAME, SCHEMA_NAME, USER_NAME, ROLE_NAME, QUERY_TAG, EXECUTION_STATUS, ROWS_PRODUCED,
     BIND_VALUES.
     """
-    from loadgen.capture.history import read_csv
-
-    batches = _batches(read_csv(file))
-    batch = next(batches, [])  # before the recorder, so that an unreadable file leaves no folder
-    recorder = _recorder(out, "a CSV file", given, start=None, end=None)
-    number = 0
-    while batch:
-        recorder.add(batch)
-        number += len(batch)
-        if not number % PROGRESS_ROWS:
-            echo(f"read {counted(number, 'statement')}", err=True)
-        batch = next(batches, [])
-    _print(recorder.finish(None, "a CSV file does not contain this"), out, given["output"])
-
-
-def _batches(rows: Iterator[HistoryRow]) -> Iterator[list[HistoryRow]]:
-    while batch := list(islice(rows, IMPORT_ROWS)):
-        yield batch
+    _print(_job(out, given).record_file(file), out, given["output"])
 
 
 def _derive(capture: Path, out: Path) -> None:
     """Write scenario.yaml and its value files."""
-    from loadgen.capture.derive import derive
-    from loadgen.model.capture import MANIFEST_FILE, CaptureManifest
+    from loadgen.capture.derive import SESSIONS, derive, read_manifest, write_scenario
     from loadgen.prepare.prepare import read_statements
 
-    shown = printable(str(capture), 200)
-    try:
-        manifest = CaptureManifest.of_text((capture / MANIFEST_FILE).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"{shown} is not a capture: {error}", remedy="Name a folder that `loadgen capture` wrote."
-        ) from error
-    derived = derive(manifest, read_statements(capture), capture.resolve().name)
-    path = out / "scenario.yaml"
-    if path.exists():
-        raise UsageError(f"{printable(str(path), 200)} already exists", remedy="Name another folder with --out.")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, text in (*derived.files.items(), (path.name, derived.text)):
-            (out / name).write_text(text, "utf-8")
-    except OSError as error:
-        raise cannot_write(printable(str(out), 200), error, "Name another folder with --out.") from error
+    derived = derive(read_manifest(capture), read_statements(capture), capture.resolve().name)
+    path = write_scenario(derived, out)
     echo(f"wrote {path}: set its target, then run `loadgen validate {path} --plan`")
-    if "sessions.yaml" in derived.files:
-        echo(f"wrote {out / 'sessions.yaml'}: the same statements in a closed loop with the recorded think time")
+    if SESSIONS in derived.files:
+        echo(f"wrote {out / SESSIONS}: the same statements in a closed loop with the recorded think time")
 
 
-def _capture(given: dict[str, Any]) -> CaptureManifest:
-    from loadgen.capture.history import WarehouseHistory
-    from loadgen.snowflake.profile_lookup import find_profile
-    from loadgen.snowflake.session import RetryPolicy
-
-    profile = find_profile(given["connection"], environ=os.environ, overrides={})
-    stop = threading.Event()
-    history = WarehouseHistory(profile, given["warehouse"], RetryPolicy(stop=stop, attempts=ATTEMPTS, note=_note_retry))
+def _job(out: Path, given: dict[str, Any]) -> CaptureJob:
     try:
-        now = history.now()
-        start, end = _span(given, now)
-        source = f"the history of warehouse {printable(given['warehouse'], 100)}"
-        recorder = _recorder(given["out"], source, given, start=start, end=end)
-        start, end = recorder.options.start or start, recorder.options.end or end
-        if recorder.left_until is not None:
-            end = recorder.left_until
-            echo(f"continuing at {_shown(end)}, with {counted(recorder.taken, 'statement')}", err=True)
-        for part in history.parts(start, end):
-            recorder.add(part.rows)
-            if part.left_until is None or part.left_until < end:
-                end = part.left_until or start
-                recorder.save(end)
-            echo(f"{counted(recorder.taken, 'statement')}, back to {_shown(end)}", err=True)
-        return recorder.finish(*_unrecorded(history, start, recorder.options.end or now, now))
-    finally:
-        stop.set()
-        history.close()
-
-
-def _unrecorded(history: WarehouseHistory, start: datetime, end: datetime, now: datetime) -> tuple[int | None, str]:
-    """The number of statements that the history lacks, and a remark on it."""
-    from loadgen.capture.history import AGGREGATE_LATE, HistoryUnreadable
-
-    try:
-        found = history.unrecorded(start, end)
-    except HistoryUnreadable as error:
-        warn(f"statements that are missing in the history were not counted: {error}")
-        return None, "SNOWFLAKE.ACCOUNT_USAGE.AGGREGATE_QUERY_HISTORY could not be read with this role"
-    late = end > now - AGGREGATE_LATE
-    return found, "AGGREGATE_QUERY_HISTORY is up to 3 hours late, so there may be more" if late else ""
-
-
-def _recorder(
-    out: Path, source: str, given: dict[str, Any], *, start: datetime | None, end: datetime | None
-) -> CaptureRecorder:
-    try:
-        from loadgen.capture.recorder import CaptureOptions, CaptureRecorder
+        from loadgen.capture.job import CaptureJob
     except ModuleNotFoundError as error:
         remedy = "Install loadgen with its extra `capture`: pip install 'loadgen[capture]'."
         raise ConfigurationError(f"the package {error.name} is not installed", remedy=remedy) from error
 
-    options = CaptureOptions(
-        source=source,
+    unrelated = ("output", "out", "connection")
+    return CaptureJob(
+        folder=out,
         filters=_filter(given),
         keep_values=given["keep_values"],
         hide_names=given["hide_names"],
-        start=start,
-        end=end,
+        arguments={name: str(value) for name, value in given.items() if name not in unrelated and value is not None},
+        tell=lambda line: echo(line, err=True),
+        warn=warn,
     )
-    unrelated = ("output", "out", "connection")
-    arguments = {name: str(value) for name, value in given.items() if name not in unrelated and value is not None}
-    return CaptureRecorder(out, options, arguments)
 
 
 def _filter(given: dict[str, Any]) -> CaptureFilter:
@@ -241,41 +162,17 @@ def _filter(given: dict[str, Any]) -> CaptureFilter:
     )
 
 
-def _span(given: dict[str, Any], now: datetime) -> tuple[datetime, datetime]:
-    """Start and end in naive UTC, between the reach of the history and now."""
-    from loadgen.capture.history import OLDEST
-
-    start, end = _moment(given["since"], "--from", now), min(now, _moment(given["until"] or "0s", "--to", now))
-    if start >= end:
-        what = f"--from ({_shown(start)}) is not before --to ({_shown(end)})"
-        raise UsageError(what, remedy="Write times in UTC, or for example --from 4h --to 2h.")
-    if start < now - OLDEST:
-        raise UsageError(
-            f"--from ({_shown(start)}) is more than {OLDEST.days} days ago",
-            remedy="Choose a later --from: QUERY_HISTORY has no older statements.",
-        )
-    return start, end
-
-
-def _moment(text: str, option: str, now: datetime) -> datetime:
-    """A time, or a duration before now, as naive UTC."""
+def _moment(text: str, option: str) -> datetime | timedelta:
+    """A time in naive UTC, or a duration before now."""
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):
         try:
-            return now - timedelta(seconds=duration_s(text, option))
-        except (UsageError, OverflowError) as error:
+            return timedelta(seconds=duration_s(text, option))
+        except UsageError as error:
             remedy = f"Write {option} 2026-11-15T08:00 (UTC), or 2h for two hours ago."
             raise UsageError(f"{option} {printable(text, 40)!r} is not a time", remedy=remedy) from error
-    return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
-
-
-def _shown(moment: datetime) -> str:
-    return f"{moment.isoformat(sep=' ', timespec='seconds')} UTC"
-
-
-def _note_retry(error: BaseException) -> None:
-    warn(f"{error}; trying again")
 
 
 def _print(manifest: CaptureManifest, out: Path, output: str) -> None:

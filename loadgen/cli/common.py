@@ -1,4 +1,4 @@
-"""What several commands share: printing, signals, threads, times, and the priority of processes that measure.
+"""What several commands share: printing, tables, durations, labels and times.
 
 Text goes to stdout and stderr here and nowhere else. Control characters and marks that turn the reading direction are
 made visible, so foreign text cannot control the terminal.
@@ -8,24 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
-import getpass
 import math
 import os
 import re
 import select
 import shutil
-import signal
-import socket
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
-from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
@@ -37,36 +29,6 @@ from loadgen.units import parse_duration_s
 if TYPE_CHECKING:
     from loadgen.control.session import ParsedRows
     from loadgen.report.run_text import TextLine
-
-
-# With twelve other busy programs on two cores, threads wake up 4 ms late with this niceness, and 10 ms late without it.
-# With six busy programs in other sessions it is 1 ms if the session has this niceness too, and 6 ms without it.
-MEASURING_NICENESS = -10
-STARTING_GC_THRESHOLD = 20_000
-
-
-def collect_less_often() -> None:
-    """Let the garbage collector run less often: among the many lasting objects of imports it would take a fifth of the
-    time of the imports."""
-    gc.set_threshold(STARTING_GC_THRESHOLD)
-
-
-def raise_priority() -> None:
-    """Raise the priority of this process, if permitted (root, CAP_SYS_NICE): other programs delay measurements less.
-
-    Threads and processes that are started later inherit it: workers, and the embedded server. A niceness that the user
-    has set is kept: `nice -n 1 loadgen …`.
-
-    Linux may schedule sessions against each other first, and then the processes in each session (autogroup). So a
-    process that leads a session sets the same niceness for it. The session of a terminal is not changed.
-    """
-    try:
-        if os.getpriority(os.PRIO_PROCESS, 0) == 0:
-            os.setpriority(os.PRIO_PROCESS, 0, MEASURING_NICENESS)
-        if os.getpriority(os.PRIO_PROCESS, 0) == MEASURING_NICENESS and os.getsid(0) == os.getpid():
-            Path("/proc/self/autogroup").write_text(str(MEASURING_NICENESS))
-    except OSError:  # not permitted, or not supported by the system
-        return
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True, wrap: bool = True) -> None:
@@ -148,34 +110,6 @@ def unreadable_as_json(rows: ParsedRows[Any]) -> list[dict[str, str]]:
     return [{"id": str(error.key), "reason": error.why} for error in rows.unreadable]
 
 
-Result = TypeVar("Result")
-
-
-def run_in_thread(action: Callable[[], Result], *, name: str) -> Result:
-    """Run `action` in a thread and wait for it: during a call of the driver, the main thread cannot handle Ctrl-C."""
-    done = threading.Event()
-    results: list[Result] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(action())
-        except BaseException as error:  # handed to the main thread, which raises it
-            errors.append(error)
-        finally:
-            done.set()
-
-    # A daemon: after Ctrl-C the program must not wait for the driver's time limits.
-    threading.Thread(target=run, name=name, daemon=True).start()
-    done.wait()
-    try:
-        if errors:
-            raise errors[0]
-        return results[0]
-    finally:
-        errors.clear()  # breaks the cycle of error, traceback, frame and list, which keeps objects of the driver alive
-
-
 DURATION_MAX_S = 36_500 * 86_400.0  # a hundred years; dates have an end
 
 
@@ -190,21 +124,6 @@ def duration_s(text: str, option: str) -> float:
             f"{option} {printable(text, 40)!r} is not a duration", remedy=f"Write {option} 90d, 12h, 30m or 45s."
         )
     return seconds
-
-
-def available_cores() -> int:
-    """The number of cores that this process may use, or of all cores if the system does not report it."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
-
-
-def user_and_host() -> str:
-    """The user and the machine, such as `alice on build-7`."""
-    try:
-        name = getpass.getuser()
-    except (OSError, KeyError):  # no variable with a name, and no account with this number
-        name = f"user {os.getuid()}"
-    return f"{printable(name, 60)} on {printable(socket.gethostname(), 60)}"
 
 
 Status = TypeVar("Status", bound=StrEnum)
@@ -245,33 +164,6 @@ def parse_labels(given: Sequence[str], option: str) -> tuple[str, ...]:
     if len(labels_json(tuple(words))) > REQUIRES_MAX:
         raise UsageError(f"{option} has more than {REQUIRES_MAX:,} characters", remedy="Name fewer labels.")
     return tuple(sorted(words))
-
-
-# Ctrl-C, `kill`, a closed terminal, Ctrl-\. The last two stay ignored if the caller ignores them, as `nohup` does.
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_UNLESS_IGNORED = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGQUIT") if hasattr(signal, name))
-_noting: list[list[int]] = []  # the lists that noted_signals() fills, the innermost last
-
-
-@contextmanager
-def noted_signals() -> Iterator[list[int]]:
-    """Record signals, in order, instead of handling them; the previous handlers are restored at the end. If calls are
-    nested, each records: a signal that ends a run also ends its experiment."""
-    received: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        for noted in _noting:
-            noted.append(number)
-
-    wanted = [number for number in _UNLESS_IGNORED if signal.getsignal(number) is not signal.SIG_IGN]
-    _noting.append(received)
-    before = {number: signal.signal(number, note) for number in (*_SIGNALS, *wanted)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        _noting.pop()  # the list of this call: calls are nested, in the main thread
 
 
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)

@@ -17,15 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import echo, print_lines, run_in_thread, terminal_width, text_table, warn
-from loadgen.cli.options import (
-    CommandTarget,
-    embedded_server_if_needed,
-    format_option,
-    resolve_target,
-    scenario_options,
-)
+from loadgen.cli.common import echo, print_lines, terminal_width, text_table, warn
+from loadgen.cli.options import embedded_server_if_needed, format_option, scenario_options
 from loadgen.clock import SystemClock
+from loadgen.control.location import CommandTarget, resolve_target
 from loadgen.embedded.client import server_line
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
@@ -33,6 +28,7 @@ from loadgen.snowflake import driver
 from loadgen.snowflake.connect import ROUND_TRIPS, ConnectionProbe, probe
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile, known_profiles
+from loadgen.threads import run_in_thread
 from loadgen.units import counted
 
 if TYPE_CHECKING:

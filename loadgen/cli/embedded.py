@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import echo, raise_priority
+from loadgen.cli.common import echo
 from loadgen.errors import EmbeddedServerError, UsageError
 from loadgen.log import printable
+from loadgen.process import raise_priority
 
 if TYPE_CHECKING:
     from loadgen.embedded.performance_model import PerformanceModel

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import json
-import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import echo, run_in_thread
+from loadgen.cli.common import echo
 from loadgen.cli.options import (
     control_options,
     embedded_server_if_needed,
     format_option,
     output_dir_option,
-    resolve_target,
     with_control_session,
 )
-from loadgen.errors import Busy, UsageError
+from loadgen.control.location import resolve_target
 from loadgen.log import printable
+from loadgen.threads import run_in_thread
 from loadgen.units import counted
-from loadgen.values import dataclass
-from orchestrator.run_folder import SPOOL, remove_if_empty, rewrite_reports
+from orchestrator.run_folder import rewrite_reports
 
 if TYPE_CHECKING:
-    from loadgen.control.location import ControlPlaneLocation
-    from loadgen.report.records import RunRecord
     from loadgen.rules.enrichment import EnrichmentResult
+    from orchestrator.upload import SpoolAccess, UploadedFolder
 
 
 @click.command(
@@ -68,8 +64,8 @@ def enrich(
     if result.error is not None:
         raise result.error
     if record is not None:
+        from loadgen.model.run import is_id
         from loadgen.report.summary import with_enrichment
-        from loadgen.worker.arguments import is_id
 
         folder = output_dir / result.run_id
         if is_id(result.run_id) and rewrite_reports(folder, record, lambda summary: with_enrichment(summary, result)):
@@ -117,16 +113,6 @@ def _ms(value: float | None) -> str:
 
 # --- `loadgen upload`: store spooled results of a run ----------------------------------------------------------------
 
-ATTEMPTS = 5  # half a minute of pauses, because a user waits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploadedFolder:
-    """The folder of one process, which is deleted now, and the number of rows of each kind that were in it."""
-
-    folder: str
-    rows: dict[str, int]
-
 
 @click.command(epilog="\b\nExample:\n  loadgen upload 20261115-0200-orders-7f3a")
 @click.argument("run", metavar="RUN")
@@ -146,118 +132,50 @@ def upload(
     repeated: nothing is stored twice. RUN is a run id, a unique prefix of one, or `latest`. Exit code 0 even if nothing
     is spooled, 3 if the control plane cannot be reached, 75 if a worker still runs.
     """
-    aim = resolve_target(None, **place)
-    run = _named(aim.place, run)
-    run_id, folders = _found(run, _spools(output_dir))
-    uploaded: list[UploadedFolder] = []
-    busy: list[str] = []
-    if folders:
+    from loadgen.control.tables.run_status import is_latest
+    from orchestrator.upload import find_spooled, latest_run_id, refresh_run_folder, upload_spooled
+
+    aim, spool = resolve_target(None, **place), spool_access()
+    if is_latest(run):
         with embedded_server_if_needed(aim.place.connection):
-            record = run_in_thread(lambda: _upload(aim.place, run_id, folders, uploaded, busy), name="upload")
-        if record is not None:
-            _rewrite(output_dir / run_id, record)
-        remove_if_empty(output_dir / run_id / SPOOL)
-    if busy:
-        raise Busy(
-            f"spool folders are in use and were not uploaded: {', '.join(busy)}",
-            remedy="Wait for the workers to end; they upload their rows themselves when they can.",
-        )
+            run = run_in_thread(lambda: latest_run_id(aim.place, run, _note), name="upload")
+    found = find_spooled(spool, output_dir, run)
+    uploaded: list[UploadedFolder] = []
+    if found.folders:
+        with embedded_server_if_needed(aim.place.connection):
+            uploaded, record = run_in_thread(lambda: upload_spooled(aim.place, spool, found, _note), name="upload")
+        folder = output_dir / found.run_id
+        if refresh_run_folder(folder, record):
+            echo(f"updated the reports in {printable(str(folder))}", err=True)
     if output == "json":
         workers = [
             {"folder": one.folder, "executions": one.rows.get("execution", 0), "rows": one.rows} for one in uploaded
         ]
-        echo(json.dumps({"run_id": run_id, "workers": workers}, indent=2))
+        echo(json.dumps({"run_id": found.run_id, "workers": workers}, indent=2))
         return
     from loadgen.report.summary import describe_rows
 
     for one in uploaded:
         echo(f"{one.folder}: {describe_rows(one.rows) or 'no rows'} stored")
     if not uploaded:
-        places = f"{printable(str(_own_spool()))} or {printable(str(output_dir))}"
-        echo(f"nothing to upload: no spooled results of run {printable(run_id)} in {places}")
+        places = f"{printable(str(spool.default_folder()))} or {printable(str(output_dir))}"
+        echo(f"nothing to upload: no spooled results of run {printable(found.run_id)} in {places}")
 
 
-def _named(place: ControlPlaneLocation, name: str) -> str:
-    """The run id for `latest`, from the tables; other names are resolved by the folders on this machine."""
-    from loadgen.control.session import ControlSession
-    from loadgen.control.tables import run_status
-    from loadgen.snowflake.session import RetryPolicy
+def spool_access() -> SpoolAccess:
+    """The functions of the worker that read and write the spool."""
+    from loadgen.worker import flush
+    from orchestrator.upload import SpoolAccess
 
-    if not run_status.is_latest(name):
-        return name
-
-    def look() -> str:
-        session = ControlSession(place, role="upload")
-        try:
-            retries = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, note=_note)
-            return run_status.find_run(session, retries, name).run_id
-        finally:
-            session.close()
-
-    with embedded_server_if_needed(place.connection):
-        return run_in_thread(look, name="upload")
-
-
-def _own_spool() -> Path:
-    from loadgen.worker.flush import spool_folder
-
-    return spool_folder()
-
-
-def _spools(output_dir: Path) -> list[Path]:
-    """The default spool of workers, and the spools in the folders of runs."""
-    return [_own_spool(), *sorted(output_dir.glob(f"*/{SPOOL}"))]
-
-
-def _found(run: str, spools: list[Path]) -> tuple[str, list[Path]]:
-    """The id of the named run, and its folders."""
-    from loadgen.worker.arguments import is_id
-    from loadgen.worker.flush import spool_folders_by_run
-
-    if not is_id(run):
-        raise UsageError(f"{printable(run, 100)!r} is not a run id", remedy="`loadgen runs list` shows all runs.")
-    left = spool_folders_by_run(spools)
-    near = [run] if run in left else sorted(run_id for run_id in left if run_id.startswith(run))
-    if len(near) > 1:
-        raise UsageError(
-            f"{run} is a prefix of several run ids: {', '.join(near[:5])}", remedy="Write a longer prefix."
-        )
-    return (near[0], left[near[0]]) if near else (run, [])
-
-
-def _upload(
-    place: ControlPlaneLocation, run_id: str, folders: list[Path], uploaded: list[UploadedFolder], busy: list[str]
-) -> RunRecord | None:
-    """Store the rows. Returns the record of the run, if its summary was amended: no rows are missing any more."""
-    from loadgen.control.session import ControlSession
-    from loadgen.report.summary import with_unstored
-    from loadgen.results.run_record import update_stored_summary
-    from loadgen.snowflake.session import RetryPolicy
-    from loadgen.worker.flush import lock_spool_folder
-    from loadgen.worker.flush import upload as store
-
-    retries = RetryPolicy(stop=threading.Event(), attempts=ATTEMPTS, note=_note)
-    session = ControlSession(place, role="upload")
-    try:
-        for folder in folders:
-            lock = lock_spool_folder(folder)
-            if lock is None:
-                busy.append(folder.name)
-                continue
-            uploaded.append(UploadedFolder(folder=folder.name, rows=store(session, retries, folder)))
-            os.close(lock)
-        if busy:
-            return None
-        return update_stored_summary(session, retries, run_id, lambda summary: with_unstored(summary, {}))
-    finally:
-        session.close()
-
-
-def _rewrite(folder: Path, record: RunRecord) -> None:
-    from loadgen.report.summary import with_unstored
-
-    if rewrite_reports(folder, record, lambda summary: with_unstored(summary, {})):
-        echo(f"updated the reports in {printable(str(folder))}", err=True)
+    return SpoolAccess(
+        variable=flush.SPOOL_VARIABLE,
+        default_folder=flush.spool_folder,
+        keep_result=lambda folder, run_id, row: flush.spool_rows(folder, run_id, flush.UnsentRows(result=row)),
+        contents=flush.spooled,
+        folders_by_run=flush.spool_folders_by_run,
+        lock=flush.lock_spool_folder,
+        store=flush.upload,
+    )
 
 
 def _note(error: BaseException) -> None:

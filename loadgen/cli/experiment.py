@@ -4,24 +4,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from loadgen.cli.common import (
-    available_cores,
     echo,
-    noted_signals,
     print_lines,
     print_verdict,
-    raise_priority,
-    run_in_thread,
     terminal_width,
     text_table,
     unreadable_as_json,
@@ -39,22 +33,17 @@ from loadgen.cli.options import (
     with_control_session,
 )
 from loadgen.cli.run import follow_run, job_roles, server_for
-from loadgen.errors import LoadgenError
+from loadgen.cli.signals import noted_signals
 from loadgen.log import printable
+from loadgen.process import available_cores, raise_priority
 
 if TYPE_CHECKING:
-    from loadgen.clock import Clock
     from loadgen.control.session import ControlSession, ParsedRows
     from loadgen.control.tables.experiments import ListedExperiment
-    from loadgen.report.experiment import ExperimentStatus
     from loadgen.rules.experiment import ExperimentPlan
     from loadgen.scenario.experiment import LoadedExperiment
     from loadgen.scenario.model import Scenario
     from loadgen.snowflake.session import RetryPolicy
-    from orchestrator.experiment.blocks import ArmRun
-
-
-TICK_S = 0.1
 
 
 @click.command(
@@ -98,10 +87,12 @@ def experiment(
     loaded = read_experiment(file, environ=os.environ)
     for warning in loaded.warnings:
         warn(str(warning))
-    scenarios = _scenarios(loaded, connection)
     if dry_run:
-        _print_plan(plan_of(loaded, connection), output)
+        from loadgen.rules.experiment import plan_loaded_experiment
+
+        _print_plan(plan_loaded_experiment(loaded, cores=available_cores(), connection=connection), output)
         return 0
+    scenarios = loaded.scenarios(available_cores(), connection)
     raise_priority()
     with server_for(next(iter(scenarios.values())), quiet=quiet):
         result = _run(loaded, scenarios, resume, output_dir, wait=wait, quiet=quiet)
@@ -110,31 +101,6 @@ def experiment(
         _print_result(result, output, output_dir / str(result["experiment_id"]))
 
     return print_verdict(int(result["exit_code"]), tell, stored=True)
-
-
-def _scenarios(loaded: LoadedExperiment, connection: str | None) -> dict[str, Scenario]:
-    from loadgen.scenario.model import with_workers
-
-    found = {}
-    for name, arm in loaded.arms.items():
-        scenario = arm.scenario
-        if connection is not None:
-            scenario = dataclasses.replace(scenario, connection=connection)
-        found[name] = with_workers(scenario, available_cores())
-    return found
-
-
-def plan_of(loaded: LoadedExperiment, connection: str | None = None) -> ExperimentPlan:
-    """The plan of the experiment on this machine."""
-    from loadgen.rules.experiment import design_of, plan_experiment
-    from loadgen.rules.scenario_plan import plan
-
-    scenarios = _scenarios(loaded, connection)
-    arms = {
-        name: plan(dataclasses.replace(arm, scenario=scenarios[name]), cores=available_cores())
-        for name, arm in loaded.arms.items()
-    }
-    return plan_experiment(loaded.file, design_of(loaded.file), scenarios, arms)
 
 
 def _print_plan(made: ExperimentPlan, output: str) -> None:
@@ -155,101 +121,24 @@ def _run(
     from loadgen.cli.display import RunLines
     from loadgen.clock import SystemClock
     from loadgen.control.location import ControlPlaneLocation
-    from loadgen.control.setup.installer import ensure_tables
-    from loadgen.snowflake.session import RetryPolicy
-    from orchestrator.experiment.blocks import ExperimentActions, ExperimentLoop
-    from orchestrator.experiment.state import ExperimentStore, find_experiment
-    from orchestrator.experiment.warehouse_settings import ArmWarehouseSettings, worst_cases
-    from orchestrator.run_folder import make_run_folder, make_runs_folder, new_run_id, write_experiment_files
+    from orchestrator.experiment.job import ExperimentJob
 
-    clock = SystemClock()
-    place = ControlPlaneLocation.of_scenario(next(iter(scenarios.values())))
-    control = control_access(place, "experiment")
-    make_runs_folder(output_dir)
-    run_in_thread(lambda: ensure_tables(place, RetryPolicy(stop=threading.Event(), clock=clock)), name="setup")
-    if resume is not None:
-        store = ExperimentStore(control, find_experiment(control, resume, loaded))
-    else:
-        store = ExperimentStore(control, new_run_id(loaded.file.name, clock.utc_now()))
-        store.create(loaded)
-    lines = RunLines(clock, quiet=quiet)
-    lines.say(f"experiment {store.experiment_id}")
-
-    def print_progress(text: str) -> None:
-        lines.say(printable(f"experiment {store.experiment_id}: {text}", 500))
-
-    settings = ArmWarehouseSettings(loaded, scenarios, place, clock=clock, tell=print_progress, wait=wait)
-
-    with noted_signals() as received, store.leading(place, clock=clock):
-        assert store.lease is not None
-        epoch = store.lease.epoch
-        actions = ExperimentActions(
-            measure=_measure(loaded, output_dir, clock, wait=wait, quiet=quiet),
-            set_up=lambda arm: _watched(lambda stop: settings.apply(arm, store.experiment_id, epoch, stop), received),
-            restore=lambda: _watched(settings.restore, received),
-            worst_case=lambda: run_in_thread(lambda: worst_cases(loaded, scenarios), name="settings"),
-            pause=lambda seconds: _pause(clock, received, seconds),
-            print_line=print_progress,
-            clock=clock,
-        )
-        result = ExperimentLoop(loaded, scenarios, store, actions).run()
-        folder = output_dir / store.experiment_id
-        make_run_folder(folder)
-        write_experiment_files(folder, result, warn)
-    return result
-
-
-def _measure(
-    loaded: LoadedExperiment, output_dir: Path, clock: Clock, *, wait: bool, quiet: bool
-) -> Callable[[str, Scenario, ExperimentStatus], ArmRun]:
-    from loadgen.scenario.read import portable_text
-    from orchestrator.experiment.blocks import ArmRun
-    from orchestrator.job import RunJob
-
-    begun = [False]  # after the first run, the experiment waits for a warehouse that another run uses
-
-    def measure(arm: str, scenario: Scenario, status: ExperimentStatus) -> ArmRun:
-        job = RunJob(
-            scenario=scenario,
-            folder=loaded.folder,
-            runs_folder=output_dir,
-            clock=clock,
-            roles=job_roles(),
-            text=portable_text(loaded.arms[arm]),
-            wait=wait or begun[0],
-        )
-        begun[0] = True
-        return ArmRun(summary=follow_run(job, quiet=quiet, experiment=status), record=job.record)
-
-    return measure
-
-
-def _watched(action: Callable[[threading.Event], None], received: list[int]) -> None:
-    """Run `action` in a thread. A signal sets its event, and becomes the exit code of the error that follows."""
-    before, stop, done = len(received), threading.Event(), threading.Event()
-
-    def watch() -> None:
-        while not done.wait(TICK_S):
-            if len(received) > before:
-                stop.set()
-
-    threading.Thread(target=watch, name="signals", daemon=True).start()
-    try:
-        run_in_thread(lambda: action(stop), name="settings")
-    except LoadgenError as error:
-        if len(received) > before:
-            error.exit_code = 128 + received[before]
-        raise
-    finally:
-        done.set()
-
-
-def _pause(clock: Clock, received: list[int], seconds: float) -> int | None:
-    """Wait. Returns the first signal that was received, if any."""
-    never, until_ns = threading.Event(), clock.monotonic_ns() + round(seconds * 1e9)
-    while not received and clock.monotonic_ns() < until_ns:
-        clock.wait(never, TICK_S)
-    return received[0] if received else None
+    place, clock = ControlPlaneLocation.of_scenario(next(iter(scenarios.values()))), SystemClock()
+    job = ExperimentJob(
+        loaded=loaded,
+        scenarios=scenarios,
+        runs_folder=output_dir,
+        control=control_access(place, "experiment"),
+        clock=clock,
+        roles=job_roles(),
+        follow=lambda run, status: follow_run(run, quiet=quiet, experiment=status),
+        say=RunLines(clock, quiet=quiet).say,
+        warn=warn,
+        wait=wait,
+    )
+    job.open(resume)
+    with noted_signals() as received:
+        return job.run(received)
 
 
 # --- `loadgen experiments`: past experiments, and the result of one --------------------------------------------------

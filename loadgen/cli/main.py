@@ -30,16 +30,10 @@ import click
 
 import loadgen
 from loadgen.cli.commands import COMMAND_HINTS, COMMANDS, FIRST_STEPS, SECTIONS, CommandEntry
-from loadgen.cli.common import (
-    OutputClosed,
-    collect_less_often,
-    discard_output,
-    echo,
-    flush_output,
-    output_failures,
-)
+from loadgen.cli.common import OutputClosed, discard_output, echo, flush_output, output_failures
 from loadgen.errors import LoadgenError, OutputFailed
 from loadgen.log import LINE_LIMIT, configure, printable, redact
+from loadgen.process import collect_less_often
 from loadgen.values import dataclass
 
 PROGRAM = "loadgen"

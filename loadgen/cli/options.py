@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from loadgen.cli.common import run_in_thread, warn
-from loadgen.errors import ConfigurationError, UsageError
+from loadgen.cli.common import warn
+from loadgen.errors import UsageError
 from loadgen.model.warehouse import IDLE_POLL_S
+from loadgen.threads import run_in_thread
 from loadgen.units import format_duration_s
-from loadgen.values import dataclass
 
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation
@@ -94,54 +92,6 @@ def html_option(help_text: str) -> Callable[[Command], Command]:
     return click.option("--html", "html_file", type=file, metavar="FILE", help=help_text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandTarget:
-    """The control plane, the target and the scenario of a command line."""
-
-    place: ControlPlaneLocation
-    connection: str | None  # the target's; None: the default one
-    loaded: LoadedScenario | None  # the scenario, with this connection
-
-
-def resolve_target(file: Path | None, connection: str | None, **parts: str | None) -> CommandTarget:
-    """The control plane of the scenario, or without a scenario that of the variables LOADGEN_CONTROL_*; options
-    override both."""
-    from loadgen.control.location import ControlPlaneLocation
-    from loadgen.snowflake.ident import Identifier
-
-    given = {name: text for name, text in parts.items() if text is not None}
-    for text in given.values():
-        Identifier.parse(text)  # checked here, where the error can name the option
-    if file is None:
-        place = ControlPlaneLocation.from_environment()
-        place = replace(place, connection=connection or place.connection or _the_only_one())
-        loaded = None
-        target = connection or os.environ.get("LOADGEN_CONNECTION") or place.connection
-    else:
-        loaded = _loaded(file, connection, [f"control.{name}={text}" for name, text in given.items()])
-        place, target = ControlPlaneLocation.of_scenario(loaded.scenario), loaded.scenario.connection
-    return CommandTarget(place=replace(place, **given), connection=target, loaded=loaded)
-
-
-def _the_only_one() -> str | None:
-    """The embedded server if no connection is configured, as after the first run of an example; else None."""
-    from loadgen.snowflake.profile import EMBEDDED
-    from loadgen.snowflake.profile_lookup import known_profiles
-
-    try:
-        found = [profile.name for profile in known_profiles(os.environ)[0]]
-    except ConfigurationError:  # reported when the connection itself is looked up
-        return None
-    return EMBEDDED if found == [EMBEDDED] else None
-
-
-def _loaded(file: Path, connection: str | None, overrides: Sequence[str]) -> LoadedScenario:
-    from loadgen.scenario.read import read_scenario
-
-    loaded = read_scenario(file, overrides=overrides, environ=os.environ)
-    return replace(loaded, scenario=replace(loaded.scenario, connection=connection or loaded.scenario.connection))
-
-
 def print_scenario_warnings(loaded: LoadedScenario | None) -> None:
     """Print the warnings of a scenario."""
     for warning in loaded.warnings if loaded is not None else ():
@@ -152,6 +102,8 @@ def print_scenario_warnings(loaded: LoadedScenario | None) -> None:
 def embedded_server_if_needed(*connections: str | None) -> Iterator[str | None]:
     """Keep the embedded server running while one of the connections leads to it, and yield its address. Any running
     server is used, because the command measures nothing."""
+    from loadgen.snowflake.profile_lookup import leads_to_embedded
+
     if not any(map(leads_to_embedded, connections)):
         yield None
         return
@@ -159,19 +111,6 @@ def embedded_server_if_needed(*connections: str | None) -> Iterator[str | None]:
 
     with embedded_server() as address:
         yield address
-
-
-def leads_to_embedded(connection: str | None) -> bool:
-    """Whether the connection, or the default connection for None, is the embedded server."""
-    from loadgen.snowflake.profile import EMBEDDED
-    from loadgen.snowflake.profile_lookup import read_config_files
-
-    if connection is not None:
-        return connection == EMBEDDED
-    try:
-        return read_config_files(os.environ).default_name == EMBEDDED
-    except ConfigurationError:  # reported when the connection itself is looked up
-        return False
 
 
 def queue_options(command: Command) -> Command:
@@ -286,28 +225,19 @@ def with_control_session(
     warehouse: str | None,
 ) -> Result:
     """Call `action` in a thread, with a session of the control plane and a retry policy, and return its result."""
+    from loadgen.control.location import resolve_target
+
     aim = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse)
     stop = threading.Event()
 
-    def look() -> Result:
-        from loadgen.control.session import ControlFailed, ControlSession
-        from loadgen.control.setup.installer import ensure_tables
-        from loadgen.snowflake.profile import EMBEDDED
+    def act() -> Result:
+        from loadgen.control.setup.installer import call_with_tables
 
-        session, retries = ControlSession(aim.place, role=name), interactive_retries(stop)
-        try:
-            return action(session, retries)
-        except ControlFailed as error:
-            if not error.failure.is_missing_object or aim.place.connection != EMBEDDED:
-                raise
-            ensure_tables(aim.place, retries)  # a new server has no tables yet
-            return action(session, retries)
-        finally:
-            session.close()
+        return call_with_tables(aim.place, name, action, interactive_retries(stop))
 
     try:
         with embedded_server_if_needed(aim.place.connection):
-            return run_in_thread(look, name=name)
+            return run_in_thread(act, name=name)
     finally:
         stop.set()  # after Ctrl-C the thread still runs, and must not print any more
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,16 +15,12 @@ import click
 from loadgen.cli.common import (
     duration_s,
     echo,
-    noted_signals,
     parse_labels,
     parse_status,
-    run_in_thread,
     text_table,
     unreadable_as_json,
-    user_and_host,
     utc_stamp,
     utc_text,
-    warn,
     warn_unreadable,
 )
 from loadgen.cli.main import GlobalOptions
@@ -39,27 +34,28 @@ from loadgen.cli.options import (
     idle_poll_option,
     location_arguments,
     output_dir_option,
-    resolve_target,
     with_control_session,
 )
+from loadgen.cli.signals import noted_signals
 from loadgen.clock import SystemClock
-from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.location import ControlPlaneLocation, resolve_target
 from loadgen.control.session import ControlSession
-from loadgen.errors import UsageError
 from loadgen.log import LINE_LIMIT, printable
 from loadgen.model.nightly import PoolWorkerStatus
 from loadgen.model.warehouse import IDLE_POLL_S, look_credits_per_day
+from loadgen.process import user_and_host
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.threads import run_in_thread
 from loadgen.units import counted, format_duration_s
 from orchestrator.nightly.attempt import LOADGEN_COMMAND
-from orchestrator.nightly.pool import AT_ONCE, PoolRules, serve_manager
-from orchestrator.nightly.pool_service import PoolSettings, serve_pool
-from orchestrator.nightly.queue import HostPermissions, PollPace, default_connection
-from orchestrator.nightly.runner import Runner, RunnerSettings, capabilities, runner_identity
+from orchestrator.nightly.pool import PoolRules
+from orchestrator.nightly.pool_service import PoolSettings, check_times, require_tables, serve_pool, serve_runner
+from orchestrator.nightly.queue import HostPermissions, PollPace, default_connection, take_offline
+from orchestrator.nightly.runner import RunnerSettings, capabilities
 from orchestrator.run_folder import make_runs_folder
 
 if TYPE_CHECKING:
-    from loadgen.control.tables.pool_workers import PoolWorker, PoolWorkerPage
+    from loadgen.control.tables.pool_workers import PoolStats, PoolWorker, PoolWorkerPage
 
 
 @click.group(epilog="\b\nExample:\n  loadgen pool run -c prod --max 4 --labels zone=eu\n  loadgen pool stats -c prod")
@@ -211,7 +207,9 @@ def runner(
         program=LOADGEN_COMMAND if program is None else shlex.split(program),
     )
     place = resolve_target(None, **location_arguments(given)).place
-    run_runner(place, parse_labels(labels, "--labels"), settings, grace_s=duration_s(grace, "--grace"))
+    words, grace_s = parse_labels(labels, "--labels"), duration_s(grace, "--grace")
+    with noted_signals() as received:
+        serve_runner(place, words, settings, received, grace_s=grace_s)
 
 
 @pool.command("stats", epilog="\b\nExample:\n  loadgen pool stats -c prod --format json")
@@ -219,46 +217,36 @@ def runner(
 @format_option
 def stats(output: str, **place: str | None) -> None:
     """Show the runners of all pools: idle or busy, and the attempts of the last week."""
-    found = with_control_session(_stats, name="pool", **place)
-    if output == "json":
-        echo(json.dumps(found, indent=2))
-        return
-    for error in found["unreadable"]:
-        warn(f"row {error['id']} of POOL_WORKERS is unreadable: {error['reason']}")
-    echo(
-        f"{counted(found['total_workers'], 'runner')}: {found['idle_workers']} idle,"
-        f" {found['processing_workers']} busy;"
-        f" {counted(found['total_completed'], 'attempt')} completed, {found['total_failed']} failed"
-    )
-    if (per_day := found["idle_credits_per_day"]) is not None:
-        echo(f"an idle pool costs about {per_day:.1f} credits a day with --idle-poll {format_duration_s(IDLE_POLL_S)}")
-    for worker_id, worker in found["workers"].items():
-        echo(f"  {printable(worker_id, 100)}  {worker['status']}  {printable(worker['current_run'] or 'idle')}")
-
-
-def _stats(session: ControlSession, retries: RetryPolicy) -> dict[str, Any]:
     from loadgen.control.tables import pool_workers
 
-    living: list[PoolWorker] = []
-    unreadable: list[dict[str, str]] = []
-    for status in (PoolWorkerStatus.ONLINE, PoolWorkerStatus.DRAINING):
-        token: str | None = None
-        while True:
-            page = pool_workers.page(session, retries, pool_workers.PAGE_MAX, token=token, status=status)
-            living += page.workers
-            unreadable += unreadable_as_json(page.workers)
-            token = page.next_token
-            if token is None:
-                break
-    completed, failed = pool_workers.totals(session, retries)
-    processing = sum(worker.current_run is not None for worker in living)
+    def read(session: ControlSession, retries: RetryPolicy) -> tuple[PoolStats, bool]:
+        return pool_workers.read_stats(session, retries), session.place.profile().is_embedded
+
+    found, is_embedded = with_control_session(read, name="pool", **place)
+    per_day = None if is_embedded else look_credits_per_day(IDLE_POLL_S)
+    if output == "json":
+        echo(json.dumps(_stats_as_json(found, per_day), indent=2))
+        return
+    warn_unreadable(found.workers)
+    echo(
+        f"{counted(len(found.workers), 'runner')}: {len(found.workers) - found.busy} idle, {found.busy} busy;"
+        f" {counted(found.completed, 'attempt')} completed, {found.failed} failed"
+    )
+    if per_day is not None:
+        echo(f"an idle pool costs about {per_day:.1f} credits a day with --idle-poll {format_duration_s(IDLE_POLL_S)}")
+    for worker in found.workers:
+        doing = printable(worker.current_run or "idle")
+        echo(f"  {printable(worker.identity.worker_id, 100)}  {worker.status.value}  {doing}")
+
+
+def _stats_as_json(found: PoolStats, idle_credits_per_day: float | None) -> dict[str, Any]:
     return {
-        "total_workers": len(living),
-        "idle_workers": len(living) - processing,
-        "processing_workers": processing,
-        "total_completed": completed,
-        "total_failed": failed,
-        "idle_credits_per_day": None if session.place.profile().is_embedded else look_credits_per_day(IDLE_POLL_S),
+        "total_workers": len(found.workers),
+        "idle_workers": len(found.workers) - found.busy,
+        "processing_workers": found.busy,
+        "total_completed": found.completed,
+        "total_failed": found.failed,
+        "idle_credits_per_day": idle_credits_per_day,
         "workers": {
             worker.identity.worker_id: {
                 "status": worker.status.value,
@@ -266,9 +254,9 @@ def _stats(session: ControlSession, retries: RetryPolicy) -> dict[str, Any]:
                 "completed": worker.completed,
                 "failed": worker.failed,
             }
-            for worker in living
+            for worker in found.workers
         },
-        "unreadable": unreadable,
+        "unreadable": unreadable_as_json(found.workers),
     }
 
 
@@ -280,17 +268,10 @@ def idle_cost(warehouse: str, pace: PollPace) -> str:
     )
 
 
-LEASE_MIN_S = 1.0
-FIRST_CONTACT = 3  # attempts
-
-
 def run_pool(place: ControlPlaneLocation, settings: PoolSettings) -> int:
-    """Serve the pool until a signal is received and every runner has ended. Returns the exit code."""
-    clock, stop = SystemClock(), threading.Event()
-    from loadgen.control.setup.installer import ensure_tables
-
-    retries = RetryPolicy(stop=stop, attempts=FIRST_CONTACT, clock=clock)
-    run_in_thread(lambda: ensure_tables(place, retries), name="pool")
+    """Serve the pool, and print its events. Returns the exit code."""
+    clock = SystemClock()
+    run_in_thread(lambda: require_tables(place, clock), name="pool")
 
     def tell(line: str) -> None:
         with suppress(OSError):  # stderr may be closed; the pool continues
@@ -302,26 +283,12 @@ def run_pool(place: ControlPlaneLocation, settings: PoolSettings) -> int:
         echo(f"pool of {rules.min_runners} to {counted(rules.max_runners, 'runner')}: {offers}", err=True)
         if pace.idle_poll_s > pace.poll_s:
             echo(idle_cost(place.warehouse, pace), err=True)
-        serve_pool(place, settings, received, tell, clock=clock)
-    return 0 if len(received) < AT_ONCE else 128 + received[0]
-
-
-def run_runner(
-    place: ControlPlaneLocation, labels: tuple[str, ...], settings: RunnerSettings, *, grace_s: float
-) -> None:
-    """Execute queued runs until the manager, a signal or the registry ends the runner."""
-    runner = Runner(lambda role: ControlSession(place, role=role), runner_identity(place, labels), settings)
-    with noted_signals() as received:
-        runner.start()
-        serve_manager(runner, received, grace_s=grace_s)
-    if runner.error is not None:
-        raise runner.error
+        return serve_pool(place, settings, received, tell, clock=clock)
 
 
 def runner_command(given: Mapping[str, Any], allowed: HostPermissions) -> list[str]:
     """The command line of a runner, from the options of its pool."""
-    if duration_s(given["lease"], "--lease") < LEASE_MIN_S or duration_s(given["poll"], "--poll") <= 0:
-        raise UsageError("--lease or --poll is too short", remedy="Leave it out, or write --lease 60s --poll 5s.")
+    check_times(duration_s(given["lease"], "--lease"), duration_s(given["poll"], "--poll"))
     words = [*LOADGEN_COMMAND, "pool", "runner", *(f"--labels={text}" for text in given["labels"])]
     words += [f"--{name}={given[name]}" for name in ("lease", "poll", "grace")]
     words += [f"--output-dir={given['output_dir']}", *allowed.words]
@@ -423,15 +390,10 @@ def offline(worker_id: str, output: str, **place: str | None) -> None:
 
     For hosts that are lost. A runner that is alive loses its run, and registers again with its next heartbeat.
     """
-    from loadgen.control.tables import pool_workers, run_queue
-
-    def say(session: ControlSession, retries: RetryPolicy) -> PoolWorker:
-        found = pool_workers.find(session, retries, worker_id).identity.worker_id
-        pool_workers.offline(session, retries, found)
-        run_queue.expire(session, retries, found, f"its runner was marked as offline by {user_and_host()}")
-        return pool_workers.find(session, retries, found)
-
-    _print_worker(with_control_session(say, name="workers", **place), output)
+    worker = with_control_session(
+        lambda session, retries: take_offline(session, retries, worker_id, user_and_host()), name="workers", **place
+    )
+    _print_worker(worker, output)
 
 
 def _print_worker(worker: PoolWorker, output: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -13,21 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import echo, noted_signals, warn
+from loadgen.cli.common import echo, warn
 from loadgen.cli.options import connection_option, format_option, override_option
+from loadgen.cli.signals import display_preparation, noted_signals
 from loadgen.clock import Clock, SystemClock
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.units import counted
 
 if TYPE_CHECKING:
-    from loadgen.prepare.prepare import PreparationJob, PreparationProgress, PreparationResult, PreparedTable
+    from loadgen.prepare.prepare import PreparationResult, PreparedTable
     from loadgen.scenario.model import Scenario
 
-TICK_S = 0.1
 SQL_SHOWN_MAX = 1_000_000  # characters of one statement; those of a scenario are shorter
-STOP_GRACE_S = 5.0  # for the running statement, which normally takes a second or two
-CANCEL_GRACE_S = 10.0  # for its cancellation afterwards
 
 
 @click.command()
@@ -109,7 +107,7 @@ def _prepare(
     with noted_signals() as received:
         try:
             job.start()
-            _watch(job, display.show, display.say, received, clock)
+            display_preparation(job, display, received, clock)
         finally:
             display.close()
     try:
@@ -118,33 +116,6 @@ def _prepare(
         if received:
             stopped.exit_code = 128 + received[0]
         raise
-
-
-def _watch(
-    job: PreparationJob,
-    show: Callable[[PreparationProgress], None],
-    say: Callable[[str], None],
-    received: list[int],
-    clock: Clock,
-) -> None:
-    """Display until the job has ended; after a signal, in bounded time. The second signal ends it at once."""
-    stop_ns = 0
-    show(job.progress)
-    while not clock.wait(job.done, TICK_S):
-        show(job.progress)
-        if not received:
-            continue
-        if not job.stop.is_set():
-            say("stopping after the running statement; press Ctrl-C again to stop at once")
-            job.stop.set()
-            stop_ns = clock.monotonic_ns()
-        waited_s = (clock.monotonic_ns() - stop_ns) / 1e9
-        if waited_s > STOP_GRACE_S:
-            job.cancel()
-        if len(received) > 1 or waited_s > STOP_GRACE_S + CANCEL_GRACE_S:
-            job.abandon()
-            return
-    show(job.progress)
 
 
 # --- output ----------------------------------------------------------------------------------------------------------

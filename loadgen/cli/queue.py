@@ -18,7 +18,6 @@ from loadgen.cli.common import (
     parse_status,
     text_table,
     unreadable_as_json,
-    user_and_host,
     utc_stamp,
     utc_text,
     warn,
@@ -32,18 +31,18 @@ from loadgen.cli.options import (
     format_option,
     print_scenario_warnings,
     queue_options,
-    resolve_target,
     with_control_session,
 )
+from loadgen.control.location import resolve_target
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import QueueStatus
+from loadgen.process import user_and_host
 
 if TYPE_CHECKING:
-    from loadgen.control.location import ControlPlaneLocation
     from loadgen.control.session import ControlSession, ParsedRows
     from loadgen.control.tables.run_attempts import AttemptRow
-    from loadgen.control.tables.run_queue import EnqueueResult, QueuedRun, QueueRequest
+    from loadgen.control.tables.run_queue import QueuedRun
     from loadgen.model.nightly import BaselineCheck
     from loadgen.snowflake.session import RetryPolicy
     from orchestrator.nightly.queue import UnclaimedRun
@@ -92,10 +91,10 @@ def add(
       others        tried again after a pause, five times in all, then EXHAUSTED
     """
     from loadgen.control.tables import run_queue
-    from orchestrator.nightly.queue import pack_scenario
+    from orchestrator.nightly.queue import enqueue, pack_scenario
 
     words, at = parse_labels(requires, "--requires"), None if not_before is None else _not_before(not_before)
-    _check_key(idempotency_key, run_queue.KEY_MAX)
+    run_queue.check_key(idempotency_key)
     aim = resolve_target(file, connection, **parts)
     print_scenario_warnings(aim.loaded)
     assert aim.loaded is not None
@@ -107,12 +106,7 @@ def add(
         idempotency_key=idempotency_key,
         not_before=at,
     )
-    added = _added(aim.place, wanted)
-    if added.differs:
-        raise UsageError(
-            f"{added.queue_id} has the same --idempotency-key, but differs in {', '.join(added.differs)}",
-            remedy=f"Choose another key for this run; `loadgen queue show {added.queue_id}` shows the other.",
-        )
+    added = control_access(aim.place, "queue")(lambda session, retries: enqueue(session, retries, wanted))
     if output == "json":
         echo(json.dumps({"queue_id": added.queue_id, "added": added.is_new}, indent=2))
         return
@@ -194,44 +188,21 @@ def cancel(queue_id: str, output: str, **place: str | None) -> None:
 @format_option
 def retry(queue_id: str, output: str, **place: str | None) -> None:
     """Queue a FAILED, CANCELLED or EXHAUSTED run again, with all attempts."""
-    from loadgen.control.tables import run_queue
+    from orchestrator.nightly.queue import retry_queued
 
     reason = f"tried again by {user_and_host()}"
-
-    def ask(session: ControlSession, retries: RetryPolicy) -> QueuedRun:
-        return run_queue.retry(session, retries, run_queue.find(session, retries, queue_id), reason)
-
-    row = with_control_session(ask, name="queue", **place)
-    if row.reason != reason:
-        raise UsageError(
-            f"{row.queue_id} is {row.status}, so it cannot be queued again",
-            remedy="Only FAILED, CANCELLED and EXHAUSTED runs can; `loadgen queue add` queues a new run.",
-        )
+    row = with_control_session(
+        lambda session, retries: retry_queued(session, retries, queue_id, reason), name="queue", **place
+    )
     _print_asked(row, reason, output)
-
-
-def _added(place: ControlPlaneLocation, wanted: QueueRequest) -> EnqueueResult:
-    from loadgen.control.setup.installer import ensure_tables
-    from loadgen.control.tables import run_queue
-
-    def put(session: ControlSession, retries: RetryPolicy) -> EnqueueResult:
-        ensure_tables(session.place, retries)
-        return run_queue.add(session, retries, wanted)
-
-    return control_access(place, "queue")(put)
 
 
 def _print_asked(row: QueuedRun, reason: str, output: str) -> None:
     if output == "json":
-        echo(json.dumps({**queued_as_json(row), "asked": row.reason == reason}, indent=2))
+        echo(json.dumps({**queued_as_json(row), "asked": row.follows(reason)}, indent=2))
         return
-    left = "" if row.reason == reason else ", and was not changed"
+    left = "" if row.follows(reason) else ", and was not changed"
     echo(printable(f"{row.queue_id} is {row.status}{left}"))
-
-
-def _check_key(key: str | None, longest: int) -> None:
-    if key is not None and not 1 <= len(key) <= longest:
-        raise UsageError(f"--idempotency-key has {len(key)} characters", remedy=f"Write 1 to {longest} characters.")
 
 
 def _not_before(text: str) -> datetime:

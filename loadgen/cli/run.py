@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
@@ -21,17 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import (
-    available_cores,
-    echo,
-    noted_signals,
-    print_lines,
-    print_verdict,
-    raise_priority,
-    terminal_width,
-    user_and_host,
-    warn,
-)
+from loadgen.cli.common import echo, print_lines, print_verdict, terminal_width, warn
 from loadgen.cli.options import (
     allow_options,
     baseline_options,
@@ -42,20 +31,17 @@ from loadgen.cli.options import (
     output_dir_option,
     override_option,
 )
-from loadgen.errors import LoadgenError, UsageError
+from loadgen.cli.signals import display_run, noted_signals
+from loadgen.errors import UsageError
 from loadgen.log import LINE_LIMIT, printable
-from loadgen.units import NS_PER_S
+from loadgen.process import available_cores, raise_priority, user_and_host
 
 if TYPE_CHECKING:
-    from loadgen.cli.display import RunDisplay
     from loadgen.report.experiment import ExperimentStatus
     from loadgen.scenario.model import Scenario
     from loadgen.scenario.read import LoadedScenario
     from orchestrator.job import JobRoles, RunJob
     from orchestrator.nightly.queue import HostPermissions
-
-TICK_S = 0.1
-FORCED_STOP_S = 10.0  # after the second signal the program ends within this time
 
 
 @click.command(
@@ -149,20 +135,15 @@ def run(
 
 def job_roles() -> JobRoles:
     """What the orchestrator needs from the worker, the embedded server and the terminal."""
+    from loadgen.cli.enrich import spool_access
     from loadgen.cli.worker import run_child
     from loadgen.embedded.client import warehouse_model
-    from loadgen.worker.flush import SPOOL_VARIABLE, UnsentRows, spool_rows, spooled
-    from orchestrator.job import JobRoles, SpoolAccess
+    from orchestrator.job import JobRoles
 
-    spool = SpoolAccess(
-        variable=SPOOL_VARIABLE,
-        keep_result=lambda folder, run_id, row: spool_rows(folder, run_id, UnsentRows(result=row)),
-        contents=spooled,
-    )
     return JobRoles(
         worker_entry=run_child,
         warehouse_model=warehouse_model,
-        spool=spool,
+        spool=spool_access(),
         user=user_and_host(),
         show=lambda line: echo(printable(line, LINE_LIMIT), err=True, wrap=line.startswith("warning: ")),
     )
@@ -205,63 +186,23 @@ def follow_run(
 ) -> dict[str, Any]:
     """Run the job, display its progress, pass on signals, write its files, and `tell` its summary."""
     from loadgen.cli.display import RunDisplay
-    from orchestrator.run_folder import write_run_files, write_summary
 
     shown = RunDisplay(job.scenario, job.clock, quiet=quiet, experiment=experiment)
     with noted_signals() as received, closing(shown) as display:
         job.start()
-        _watch(job, display, received)
-    try:
-        finished = job.result()
-    except LoadgenError as error:
-        if received and job.output is None:  # the run did not exist yet, so it did not fail
-            error.exit_code = 128 + received[0]
-        raise
-    assert job.output is not None
-    summary = dict(finished.summary)
-    written: dict[str, Any] | None = None
-    with contextlib.suppress(LoadgenError), noted_signals():  # a failure is reported below, where it is written again
-        write_summary(job.output, summary)  # before the baseline is read: a failure there must not lose it
-        written = summary
-    summary = judge(summary)
+        display_run(job, display, received)
+    finished = job.result(received)
+    with noted_signals():
+        job.write_summary()
+    summary = judge(dict(finished.summary))
     with noted_signals():  # the verdict is known, so signals must not prevent printing it
-        missing = write_run_files(job.output, summary, job.record, warn, written=written)
+        missing = job.write_files(summary, warn)
         tell(summary)
         if missing:  # after the result, so that the warning is not overlooked
             how = f"`loadgen report {summary['run_id']} --out FILE` makes each of them, once there is room"
             warn(f"not written in {job.output}: {', '.join(missing)}; {how}")
         display.verdict(summary)
     return summary
-
-
-def _watch(job: RunJob, display: RunDisplay, received: list[int]) -> None:
-    """Display until the job is done, and pass on signals one by one; `q` counts as a signal. The third signal, or
-    FORCED_STOP_S after the second, ends the program at once: a server that does not answer must not prevent that."""
-    passed_on = hurried_ns = 0
-    while not job.clock.wait(job.done, TICK_S):
-        if display.show(job.now):
-            signal.raise_signal(signal.SIGINT)
-        late = passed_on == 2 and job.clock.monotonic_ns() - hurried_ns > FORCED_STOP_S * NS_PER_S
-        while passed_on < len(received) or late:
-            passed_on += 1
-            if passed_on >= 3:
-                display.close()
-                display.say(_ended_at_once(job.now.run_id))
-                os._exit(128 + received[0])
-            hurried_ns = job.clock.monotonic_ns()
-            display.interrupted()
-            display.say(
-                "stopping: running statements may finish; press Ctrl-C again to cancel them"
-                if passed_on == 1
-                else "cancelling running statements"
-            )
-            job.interrupt(received[0])
-
-
-def _ended_at_once(run_id: str | None) -> str:
-    """The last line of a program that the user ended at once; `run_id`: None if there is no run yet."""
-    text = "ended at once: statements may still be running on the server"
-    return text if run_id is None else f"{text}; `loadgen runs show {run_id}` shows the state of the run"
 
 
 def _permissions(allow: Mapping[str, Any]) -> HostPermissions:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +16,9 @@ from loadgen.cli.common import (
     parse_status,
     print_lines,
     print_verdict,
-    run_in_thread,
     terminal_width,
     text_table,
     unreadable_as_json,
-    user_and_host,
     utc_stamp,
     warn,
     warn_unreadable,
@@ -32,13 +29,14 @@ from loadgen.cli.options import (
     embedded_server_if_needed,
     format_option,
     output_dir_option,
-    resolve_target,
     with_control_session,
 )
 from loadgen.cli.run import follow_run, job_roles
 from loadgen.clock import SystemClock
-from loadgen.errors import Busy, LoadgenError, RunFailed
+from loadgen.control.location import resolve_target
 from loadgen.log import printable
+from loadgen.process import user_and_host
+from loadgen.threads import run_in_thread
 from loadgen.units import counted
 
 if TYPE_CHECKING:
@@ -48,10 +46,8 @@ if TYPE_CHECKING:
     from loadgen.control.tables.test_logs import LogRow
     from loadgen.report.run_text import TextLine
     from loadgen.snowflake.session import RetryPolicy
-    from orchestrator.experiment.warehouse_settings import RestoredWarehouse
-    from orchestrator.leadership import SkippedRun
     from orchestrator.nightly.queue import PruneResult
-    from orchestrator.recover import RecoveredRun
+    from orchestrator.recover import RecoveryOutcome
 
     Listed = tuple[Run, RunFigures | None]
 
@@ -77,116 +73,74 @@ def recover(run: str | None, output_dir: Path, end_only: bool, output: str, **pl
     Without RUN the command also restores warehouse settings that were changed by experiments whose process has ended.
     Exit code 4 if a warehouse could not be restored.
     """
-    from orchestrator.experiment.warehouse_settings import RestoredWarehouse, restore_left_settings
-    from orchestrator.recover import RecoveryWait, recover_runs
+    from orchestrator.recover import recover_all
 
-    def act(session: ControlSession, retries: RetryPolicy) -> tuple[list[RecoveredRun], list[SkippedRun]]:
-        return recover_runs(
-            session,
-            retries,
-            by=user_and_host(),
-            only=_id(session, retries, run),
-            wait=RecoveryWait(retries, _say).look_again,
-        )
-
-    def restore(session: ControlSession, retries: RetryPolicy) -> tuple[RestoredWarehouse, ...]:
-        return restore_left_settings(session, retries, clock=SystemClock())
-
-    done, left = with_control_session(act, name="recover", **place)
-    settings: tuple[RestoredWarehouse, ...] = ()
-    if run is None:
-        try:
-            settings = with_control_session(restore, name="recover", **place)
-        except LoadgenError as error:  # the recovered runs are reported all the same
-            settings = (RestoredWarehouse(experiment_id="?", warehouse="?", restored=False, why=str(error)),)
-    living = [] if end_only else [one for one in left if one.living]
-    left = [one for one in left if one not in living]
-    if run is not None and left and not left[0].has_ended:
-        raise Busy(
-            f"run {left[0].run_id} was not changed: {left[0].why}",
-            remedy="`loadgen status` shows its state; `loadgen stop` asks it to end.",
-        )
-    taken, too_many = _take_over_first(living, place, output_dir)
-    left += too_many
+    outcome = recover_all(
+        lambda action: with_control_session(action, name="recover", **place),
+        run,
+        by=user_and_host(),
+        take_over=not end_only,
+        say=lambda line: echo(printable(line), err=True),
+        clock=SystemClock(),
+    )
+    taken: dict[str, Any] | None = None
+    if outcome.takeable:
+        outcome, taken = _take_over_first(outcome, place, output_dir)
 
     def tell() -> None:
         if output == "json":
-            echo(json.dumps(_recovery_as_json(done, left, taken, settings), indent=2))
+            echo(json.dumps(_recovery_as_json(outcome, taken), indent=2))
         else:
-            _print(done, left, taken, settings)
+            _print(outcome, taken)
 
-    unrestored = any(not one.restored and not one.is_led for one in settings)
-    return print_verdict(int(taken[0]["exit_code"]) if run is not None and taken else 4 if unrestored else 0, tell)
-
-
-def _say(line: str) -> None:
-    echo(printable(line), err=True)
+    return print_verdict(outcome.exit_code(taken if run is not None else None), tell)
 
 
 def _take_over_first(
-    living: Sequence[SkippedRun], place: dict[str, str | None], output_dir: Path
-) -> tuple[list[dict[str, Any]], list[SkippedRun]]:
+    outcome: RecoveryOutcome, place: dict[str, str | None], output_dir: Path
+) -> tuple[RecoveryOutcome, dict[str, Any] | None]:
     """Take over the first run, and lead it to its end. The other runs are listed first, because their workers do
     not wait."""
-
     from orchestrator.job import RunAlreadyEnded
 
-    if not living:
-        return [], []
-    for one in living[1:]:
-        run_id = printable(one.run_id)
+    first, *others = (one.run_id for one in outcome.takeable)
+    for run_id in map(printable, others):
         echo(f"run {run_id} has no leader either: `loadgen runs recover {run_id}` takes it over", err=True)
     try:
-        return [take_over(living[0].run_id, place, output_dir)], list(living[1:])
+        summary = take_over(first, place, output_dir)
     except RunAlreadyEnded:
-        return [], [
-            replace(living[0], why="another process took it over and has ended it", has_ended=True),
-            *living[1:],
-        ]
+        return outcome.with_takeover(first, has_ended=True), None
+    return outcome.with_takeover(first, has_ended=False), summary
 
 
-def _id(session: ControlSession, retries: RetryPolicy, name: str | None) -> str | None:
-    from loadgen.control.tables import run_status
-
-    return None if name is None else run_status.find_run(session, retries, name).run_id
-
-
-def _print(
-    done: Sequence[RecoveredRun],
-    left: Sequence[SkippedRun],
-    taken: Sequence[Mapping[str, Any]],
-    settings: Sequence[RestoredWarehouse],
-) -> None:
+def _print(outcome: RecoveryOutcome, taken: Mapping[str, Any] | None) -> None:
     from loadgen.report.run_text import summary_lines
 
-    lines = [f"run {one.run_id} is {one.status} now: {one.reason}" for one in done]
-    lines += [f"run {one.run_id} was not changed: {one.why}" for one in left]
+    lines = [f"run {one.run_id} is {one.status} now: {one.reason}" for one in outcome.ended]
+    lines += [f"run {one.run_id} was not changed: {one.why}" for one in outcome.unchanged]
     lines += [
         f"warehouse {one.warehouse}, which experiment {one.experiment_id} created, was dropped"
         if one.restored and one.is_made
         else f"warehouse {one.warehouse} has the settings from before experiment {one.experiment_id} again"
         if one.restored
         else f"warehouse {one.warehouse} still has the settings of experiment {one.experiment_id}: {one.why}"
-        for one in settings
+        for one in outcome.settings
     ]
-    if not lines and not taken:
+    if not lines and taken is None:
         lines = ["nothing to recover: every run has ended or has a leader"]
     for line in lines:
         echo(printable(line, 1_000))
-    for summary in taken:
-        print_lines(summary_lines(summary, width=terminal_width()))
+    if taken is not None:
+        print_lines(summary_lines(taken, width=terminal_width()))
 
 
-def _recovery_as_json(
-    done: Sequence[RecoveredRun],
-    left: Sequence[SkippedRun],
-    taken: Sequence[Mapping[str, Any]],
-    settings: Sequence[RestoredWarehouse],
-) -> dict[str, Any]:
+def _recovery_as_json(outcome: RecoveryOutcome, taken: Mapping[str, Any] | None) -> dict[str, Any]:
     return {
-        "recovered": [{"run_id": one.run_id, "status": one.status.value, "reason": one.reason} for one in done],
-        "left": [{"run_id": one.run_id, "why": one.why} for one in left],
-        "led_on": list(taken),
+        "recovered": [
+            {"run_id": one.run_id, "status": one.status.value, "reason": one.reason} for one in outcome.ended
+        ],
+        "left": [{"run_id": one.run_id, "why": one.why} for one in outcome.unchanged],
+        "led_on": [] if taken is None else [taken],
         "settings": [
             {
                 "experiment_id": one.experiment_id,
@@ -194,36 +148,24 @@ def _recovery_as_json(
                 "restored": one.restored,
                 "why": one.why,
             }
-            for one in settings
+            for one in outcome.settings
         ],
     }
 
 
 def take_over(run_id: str, place: Mapping[str, str | None], output_dir: Path) -> dict[str, Any]:
     """Take over the run, and lead it to its end. Returns its summary."""
-    from loadgen.worker.arguments import is_id
-    from orchestrator.job import TakeoverJob, scenario_of_run
+    from orchestrator.job import takeover_job
 
-    if not is_id(run_id):  # it comes from a row, and becomes the name of a folder
-        raise RunFailed(f"run {printable(run_id, 100)!r} cannot be taken over: its id is not a valid folder name")
     aim = resolve_target(
         None, place["connection"], **{name: value for name, value in place.items() if name != "connection"}
     )
     with embedded_server_if_needed(aim.place.connection):
-        scenario = run_in_thread(lambda: scenario_of_run(aim.place, run_id), name="take-over")
-        job = TakeoverJob(
-            scenario=scenario,
-            folder=Path(),
-            runs_folder=output_dir,
-            clock=SystemClock(),
-            roles=job_roles(),
-            wait=True,  # for the lease of the lost leader on the warehouse
-            run_id=run_id,
-            taken_over=run_id,
-            place=aim.place,
+        job = run_in_thread(
+            lambda: takeover_job(aim.place, run_id, output_dir, job_roles(), clock=SystemClock()), name="take-over"
         )
         with embedded_server_if_needed(
-            scenario.connection
+            job.scenario.connection
         ):  # the target may be the embedded server while the control plane is not
             return follow_run(job, quiet=False)
 

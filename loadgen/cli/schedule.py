@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -33,14 +32,13 @@ from loadgen.cli.options import (
     count_option,
     format_option,
     idle_poll_option,
-    leads_to_embedded,
     location_arguments,
     print_scenario_warnings,
     queue_options,
-    resolve_target,
     with_control_session,
 )
 from loadgen.clock import SystemClock
+from loadgen.control.location import resolve_target
 from loadgen.errors import ConfigurationError, UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import parse_cron
@@ -48,27 +46,29 @@ from loadgen.units import counted
 from orchestrator.nightly.queue import HostPermissions, default_connection
 from orchestrator.nightly.scheduler import (
     NextLookFile,
+    add_schedule,
     crontab,
     next_fires,
-    place_key,
+    read_schedules,
+    server_now,
     skipped_tick_document,
     systemd_units,
     tick_command,
     tick_document,
+    tick_once,
 )
 
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation
     from loadgen.control.session import ControlSession, ParsedRows
-    from loadgen.control.tables.schedules import FireRow, NewSchedule, ScheduleRow
-    from loadgen.model.nightly import BaselineCheck, Overlap
+    from loadgen.control.tables.schedules import FireRow, ScheduleRow
+    from loadgen.model.nightly import BaselineCheck
     from loadgen.snowflake.session import RetryPolicy
     from orchestrator.nightly.queue import UnclaimedRun
     from orchestrator.nightly.scheduler import SchedulerPass
 
 SHOWN_FIRES = 10
 NEXT_MAX = 1_000
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
 
 @click.group(
@@ -144,12 +144,11 @@ def add(
     When clocks are set forward, fires in the skipped hour follow right after it; when they are set back, nothing fires
     twice. Expressions whose minute or hour begins with * follow elapsed time.
     """
-    from loadgen.control.tables.schedules import NewSchedule
+    from loadgen.control.tables.schedules import NewSchedule, check_new
     from loadgen.model.nightly import Overlap
     from orchestrator.nightly.queue import pack_scenario
 
-    _check_name(name)
-    _check_catchup(max_catchup, Overlap(overlap))
+    check_new(name, max_catchup, Overlap(overlap))
     parse_cron(expression, timezone)
     words = parse_labels(requires, "--requires")
     aim = resolve_target(file, connection, **parts)
@@ -168,7 +167,8 @@ def add(
             judging=baseline_check_of(baseline, confirm, aim.place),
         ),
     )
-    row = _added(aim.place, new)
+    row = control_access(aim.place, "schedule")(lambda session, retries: add_schedule(session, retries, new))
+    _make_next_tick_poll(aim.place)
     if output == "json":
         echo(json.dumps(schedule_as_json(row, row.created_at), indent=2))
         return
@@ -204,7 +204,7 @@ def show(name: str, output: str, **place: str | None) -> None:
         row = schedules.find(session, retries, name)
         wanted = retries.call(lambda: schedules.wanted(session, row.schedule_id))
         fires = retries.call(lambda: schedules.newest_fires(session, row.schedule_id, SHOWN_FIRES))
-        return row, BaselineCheck() if wanted is None else wanted.judging, fires, _now(session, retries)
+        return row, BaselineCheck() if wanted is None else wanted.judging, fires, server_now(session, retries)
 
     shown = with_control_session(look, name="schedule", **place)
     warn_unreadable(shown[2])
@@ -238,7 +238,7 @@ def enable(name: str, catch_up: bool, output: str, **place: str | None) -> None:
     def change(session: ControlSession, retries: RetryPolicy) -> tuple[bool, ScheduleRow, datetime]:
         row = schedules.find(session, retries, name)
         schedules.enable(session, retries, row.schedule_id, catch_up=catch_up)
-        return row.enabled, schedules.find(session, retries, name), _now(session, retries)
+        return row.enabled, schedules.find(session, retries, name), server_now(session, retries)
 
     was_enabled, row, now = with_control_session(change, name="schedule", **place)
     _make_next_tick_poll(resolve_target(None, **place).place)
@@ -256,7 +256,7 @@ def disable(name: str, output: str, **place: str | None) -> None:
     def change(session: ControlSession, retries: RetryPolicy) -> tuple[ScheduleRow, datetime]:
         row = schedules.find(session, retries, name)
         schedules.disable(session, retries, row.schedule_id)
-        return schedules.find(session, retries, name), _now(session, retries)
+        return schedules.find(session, retries, name), server_now(session, retries)
 
     row, now = with_control_session(change, name="schedule", **place)
     _print_changed(row, "is disabled", now, output)
@@ -297,7 +297,7 @@ def tick(quiet: bool, idle_poll: str, output: str, **given: Any) -> None:
     is sent as far as --allow-… permits.
     """
     idle_poll_s, began = duration_s(idle_poll, "--idle-poll"), SystemClock().utc_now()
-    memory = _next_look(resolve_target(None, **location_arguments(given)).place)
+    memory = NextLookFile.of(resolve_target(None, **location_arguments(given)).place)
     if memory is not None and (until := memory.pending(began, idle_poll_s)) is not None:
         if output == "json":
             echo(json.dumps(skipped_tick_document(until), indent=2))
@@ -306,12 +306,8 @@ def tick(quiet: bool, idle_poll: str, output: str, **given: Any) -> None:
         return
 
     def look(session: ControlSession, retries: RetryPolicy) -> tuple[SchedulerPass, tuple[UnclaimedRun, ...]]:
-        from orchestrator.nightly.queue import notify_unclaimed_runs
-        from orchestrator.nightly.scheduler import fire_due_schedules as tick_once
-
-        done = tick_once(session, retries)
         allowed = HostPermissions.of_options(given, session.place.connection or default_connection())
-        return done, notify_unclaimed_runs(session, retries, allowed, warn)
+        return tick_once(session, retries, allowed, warn)
 
     done, stuck = with_control_session(look, name="schedule", **location_arguments(given))
     if memory is not None:
@@ -327,14 +323,9 @@ def tick(quiet: bool, idle_poll: str, output: str, **given: Any) -> None:
         echo(ticked_as_text(done))
 
 
-def _next_look(place: ControlPlaneLocation) -> NextLookFile | None:
-    """The file with the time of the next tick; None on an embedded control plane, where polls cost nothing."""
-    return None if leads_to_embedded(place.connection) else NextLookFile(place_key(place))
-
-
 def _make_next_tick_poll(place: ControlPlaneLocation) -> None:
     """Let the next tick on this machine poll, because schedules have changed."""
-    if (memory := _next_look(place)) is not None:
+    if (memory := NextLookFile.of(place)) is not None:
         memory.forget()
 
 
@@ -392,57 +383,10 @@ def _write(path: Path, text: str) -> None:
         ) from error
 
 
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"{printable(name, 60)!r} is not a valid name for a schedule",
-            remedy="Use at most 100 letters, digits, dots, dashes and underscores, for example nightly-eu.",
-        )
-
-
-def _check_catchup(max_catchup: int, overlap: Overlap) -> None:
-    if max_catchup > 1 and overlap == "skip":
-        raise UsageError(
-            f"--max-catchup {max_catchup} queues several runs at once, but --overlap skip allows one",
-            remedy="Add --overlap queue, or leave --max-catchup at 1.",
-        )
-
-
-def _added(place: ControlPlaneLocation, new: NewSchedule) -> ScheduleRow:
-    from loadgen.control.setup.installer import ensure_tables
-    from loadgen.control.tables import schedules
-
-    def put(session: ControlSession, retries: RetryPolicy) -> ScheduleRow:
-        ensure_tables(session.place, retries)
-        schedules.add(session, retries, new)
-        return schedules.find(session, retries, new.name)
-
-    added = control_access(place, "schedule")(put)
-    _make_next_tick_poll(place)
-    return added
-
-
-def _now(session: ControlSession, retries: RetryPolicy) -> datetime:
-    """The time of the server, which decides when schedules are due."""
-    from loadgen.control.tables import run_status
-    from loadgen.control.tables.schedules import as_utc
-
-    return as_utc(retries.call(lambda: run_status.server_time(session)))
-
-
 def _read(name: str | None, place: dict[str, str | None]) -> tuple[ParsedRows[ScheduleRow], datetime]:
-    """The schedule of that name, or all schedules; and the time of the server."""
-    from loadgen.control.session import ParsedRows
-    from loadgen.control.tables import schedules
-
-    def read(session: ControlSession, retries: RetryPolicy) -> tuple[ParsedRows[ScheduleRow], datetime]:
-        if name is None:
-            rows = retries.call(lambda: schedules.by_name(session))
-        else:
-            rows = ParsedRows([schedules.find(session, retries, name)])
-        return rows, _now(session, retries)
-
-    return with_control_session(read, name="schedule", **place)
+    return with_control_session(
+        lambda session, retries: read_schedules(session, retries, name), name="schedule", **place
+    )
 
 
 def _print_changed(row: ScheduleRow, what: str, now: datetime, output: str) -> None:
@@ -486,7 +430,7 @@ def as_text(row: ScheduleRow, judging: BaselineCheck, fires: Sequence[FireRow], 
         "scenario": printable(row.scenario_name, 100),
         "connection": None if row.connection is None else printable(row.connection, 100),
         "target": printable(row.target, 200) or None,
-        "requires": printable(" ".join(_words(row.requires)), 500) or None,
+        "requires": printable(" ".join(row.labels), 500) or None,
         "judged by": printable(" ".join(judging.words), 200) or None,
         "priority": str(row.priority),
         "overlap": printable(row.overlap, 10),
@@ -508,7 +452,7 @@ def schedule_as_json(row: ScheduleRow, now: datetime) -> dict[str, Any]:
         "scenario": row.scenario_name,
         "connection": row.connection,
         "target": row.target,
-        "requires": _words(row.requires),
+        "requires": list(row.labels),
         "priority": row.priority,
         "enabled": row.enabled,
         "max_catchup": row.max_catchup,
@@ -582,15 +526,6 @@ def _state(row: ScheduleRow, now: datetime) -> str:
         return "disabled"
     reason = row.reason or next_fires(row, now, 1)[1]
     return f"cannot be fired: {printable(reason, 200)}" if reason else "enabled"
-
-
-def _words(requires: str) -> list[str]:
-    """The labels of a row. Any user of the table may have written it."""
-    try:
-        found = json.loads(requires)
-    except (ValueError, RecursionError):
-        return [requires]
-    return [str(word) for word in found] if isinstance(found, list) else [requires]
 
 
 def _both(fire: datetime, timezone: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import threading
@@ -12,25 +11,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import echo, run_in_thread, warn
+from loadgen.cli.common import echo, warn
 from loadgen.cli.options import (
-    CommandTarget,
     embedded_server_if_needed,
     format_option,
     interactive_retries,
     location_options,
     print_scenario_warnings,
-    resolve_target,
     scenario_options,
 )
-from loadgen.errors import ConfigurationError
+from loadgen.control.location import resolve_target
 from loadgen.log import printable
+from loadgen.threads import run_in_thread
 
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation
-    from loadgen.control.setup.grants import ArmGrants, GrantTarget
+    from loadgen.control.setup.grants import ArmGrants
     from loadgen.control.setup.installer import SetupState
-    from loadgen.scenario.model import Scenario
 
 
 @click.command()
@@ -162,7 +159,7 @@ def grants(
     if kubernetes:
         _print_role(None if scenario is None else scenario.spawner.namespace, users, output)
         return
-    target = _target(aim) if scenario is not None else None
+    target = None if scenario is None else rights.GrantTarget.of_scenario(scenario, aim.connection, warn)
     arms = _arms(experiment_file, connection)
     parts = rights.grants(aim.place, scenario, target, arms=arms, users=users, admins=admins, queue_users=queue_users)
     if output == "json":
@@ -173,26 +170,10 @@ def grants(
 
 
 def _arms(file: Path | None, connection: str | None) -> list[ArmGrants]:
-    from loadgen.control.setup.grants import ArmGrants
+    from loadgen.control.setup.grants import arm_grants
     from loadgen.scenario.experiment import read_experiment
 
-    if file is None:
-        return []
-    loaded = read_experiment(file, environ=os.environ)
-    arms = []
-    for name, arm in loaded.arms.items():
-        target = _target_of(arm.scenario, connection or arm.scenario.connection)
-        warehouse = loaded.file.arms[name].warehouse
-        makes = warehouse is not None and warehouse.create
-        arms.append(
-            ArmGrants(
-                scenario=arm.scenario,
-                target=dataclasses.replace(target, warehouse=None) if makes else target,
-                modifies=bool(loaded.file.arms[name].settings),
-                makes=makes,
-            )
-        )
-    return arms
+    return [] if file is None else arm_grants(read_experiment(file, environ=os.environ), connection, warn)
 
 
 def _print_role(namespace: str | None, users: Sequence[str], output: str) -> None:
@@ -203,28 +184,3 @@ def _print_role(namespace: str | None, users: Sequence[str], output: str) -> Non
         echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests}, indent=2))
     else:
         echo(manifest_text(manifests))
-
-
-def _target(aim: CommandTarget) -> GrantTarget:
-    """The target of the scenario; the connection supplies missing names, if it is configured on this machine."""
-    assert aim.loaded is not None
-    return _target_of(aim.loaded.scenario, aim.connection)
-
-
-def _target_of(scenario: Scenario, connection: str | None) -> GrantTarget:
-    from loadgen.control.setup.grants import GrantTarget
-    from loadgen.snowflake.profile_lookup import find_profile
-
-    wanted = scenario.target
-    if wanted.warehouse and wanted.database and wanted.schema:
-        return GrantTarget(warehouse=wanted.warehouse, database=wanted.database, schema=wanted.schema)
-    try:
-        profile = find_profile(connection)
-    except ConfigurationError as error:
-        warn(str(error))
-        return GrantTarget(warehouse=wanted.warehouse, database=wanted.database, schema=wanted.schema)
-    return GrantTarget(
-        warehouse=wanted.warehouse or profile.text("warehouse"),
-        database=wanted.database or profile.text("database"),
-        schema=wanted.schema or profile.text("schema"),
-    )

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import get_completion_class
 
-from loadgen.cli.common import available_cores, echo
+from loadgen.cli.common import echo
 from loadgen.cli.options import override_option
 from loadgen.errors import ConfigurationError, UsageError
 from loadgen.log import printable
+from loadgen.process import available_cores
 from loadgen.units import counted
 from loadgen.values import dataclass
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from loadgen.rules.experiment import ExperimentPlan
     from loadgen.rules.scenario_plan import ScenarioPlan
     from loadgen.scenario.document import Problem
+    from loadgen.scenario.experiment import LoadedExperiment
     from loadgen.scenario.read import LoadedScenario
 
 
@@ -90,22 +92,13 @@ def _validated(path: Path, overrides: Sequence[str], with_plan: bool) -> FileVal
 
 def _require_capture(loaded: LoadedScenario, folder: Path) -> None:
     """Check the capture of a replay, which the checks of a scenario do not read. Raises ScenarioProblems."""
-    if loaded.scenario.load.replay is None:
-        return
-    from loadgen.prepare.prepare import check_capture
-    from loadgen.scenario.document import ScenarioProblems
-    from loadgen.workload.replay import CaptureUnusable
+    if loaded.scenario.load.replay is not None:
+        from loadgen.prepare.prepare import require_capture
 
-    try:
-        check_capture(loaded.scenario, folder, available_cores())
-    except CaptureUnusable as error:
-        document = loaded.document
-        document.problem(("load", "capture"), str(error), error.remedy, at_key=True)
-        raise ScenarioProblems(document.source, document.problems) from error
+        require_capture(loaded, folder, available_cores())
 
 
 def _validated_experiment(path: Path, text: str, overrides: Sequence[str], with_plan: bool) -> FileValidation:
-    from loadgen.cli.experiment import plan_of
     from loadgen.scenario.experiment import read_experiment
 
     if overrides:
@@ -116,13 +109,21 @@ def _validated_experiment(path: Path, text: str, overrides: Sequence[str], with_
     loaded = read_experiment(path, environ=os.environ, text=text)
     for arm in loaded.arms.values():
         _require_capture(arm, loaded.folder)
-    return FileValidation(file=str(path), warnings=loaded.warnings, plan=plan_of(loaded) if with_plan else None)
+    return FileValidation(
+        file=str(path), warnings=loaded.warnings, plan=_experiment_plan(loaded) if with_plan else None
+    )
 
 
 def _plan(loaded: LoadedScenario) -> ScenarioPlan:
     from loadgen.rules.scenario_plan import plan
 
     return plan(loaded, cores=available_cores())
+
+
+def _experiment_plan(loaded: LoadedExperiment) -> ExperimentPlan:
+    from loadgen.rules.experiment import plan_loaded_experiment
+
+    return plan_loaded_experiment(loaded, cores=available_cores())
 
 
 def validation_text(results: list[FileValidation]) -> str:

@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import echo, noted_signals, print_lines, terminal_width, user_and_host, warn
-from loadgen.cli.options import (
-    control_options,
-    embedded_server_if_needed,
-    format_option,
-    resolve_target,
-    with_control_session,
-)
+from loadgen.cli.common import echo, print_lines, terminal_width, warn
+from loadgen.cli.options import control_options, embedded_server_if_needed, format_option, with_control_session
+from loadgen.cli.signals import noted_signals
+from loadgen.control.location import resolve_target
 from loadgen.log import printable
+from loadgen.process import user_and_host
 
 if TYPE_CHECKING:
     from loadgen.control.session import ControlSession

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import click
 
-from loadgen.cli.common import collect_less_often, raise_priority
 from loadgen.errors import LoadgenError
 from loadgen.model.run import WorkerExit
+from loadgen.process import collect_less_often, raise_priority
 from loadgen.worker.arguments import InvalidWorkerArguments, WorkerArguments
 from orchestrator.spawn.spawner import WorkerOrder
 

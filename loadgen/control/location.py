@@ -1,20 +1,22 @@
-"""The location of the control plane, and the environment variables that pass it to the processes of a run."""
+"""The location of the control plane: from options, a scenario or the environment, and for the processes of a run."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.snowflake.ident import Identifier, QualifiedName
 from loadgen.snowflake.profile import ConnectionProfile
-from loadgen.snowflake.profile_lookup import find_profile
+from loadgen.snowflake.profile_lookup import find_profile, only_connection
 from loadgen.values import dataclass
 
 if TYPE_CHECKING:
     from loadgen.scenario.model import Scenario
+    from loadgen.scenario.read import LoadedScenario
 
 _VARIABLES = {
     "connection": "LOADGEN_CONTROL_CONNECTION",
@@ -71,3 +73,38 @@ class ControlPlaneLocation:
         """The profile of the connection, with this database, schema and warehouse."""
         overrides = {"database": self.database, "schema": self.schema, "warehouse": self.warehouse}
         return find_profile(self.connection, environ=environ, overrides=overrides)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandTarget:
+    """The control plane, the target and the scenario of a command line."""
+
+    place: ControlPlaneLocation
+    connection: str | None  # the target's; None: the default one
+    loaded: LoadedScenario | None  # the scenario, with this connection
+
+
+def resolve_target(file: Path | None, connection: str | None, **parts: str | None) -> CommandTarget:
+    """The control plane of the scenario, or without a scenario that of the variables LOADGEN_CONTROL_*; `connection`
+    and `parts` (database, schema, warehouse) override both."""
+    given = {name: text for name, text in parts.items() if text is not None}
+    for text in given.values():
+        Identifier.parse(text)  # checked here, where the error can name the option
+    if file is None:
+        place = ControlPlaneLocation.from_environment()
+        place = replace(place, connection=connection or place.connection or only_connection())
+        return CommandTarget(
+            place=replace(place, **given),
+            connection=connection or os.environ.get(_CONNECTION) or place.connection,
+            loaded=None,
+        )
+    from loadgen.scenario.read import read_scenario  # takes long to import, and workers need none of it
+
+    overrides = [f"control.{name}={text}" for name, text in given.items()]
+    loaded = read_scenario(file, overrides=overrides, environ=os.environ)
+    scenario = replace(loaded.scenario, connection=connection or loaded.scenario.connection)
+    return CommandTarget(
+        place=replace(ControlPlaneLocation.of_scenario(scenario), **given),
+        connection=scenario.connection,
+        loaded=replace(loaded, scenario=scenario),
+    )

@@ -25,6 +25,7 @@ from loadgen.doctor.check_context import (
 )
 from loadgen.errors import LoadgenError
 from loadgen.log import printable, redact
+from loadgen.process import available_cores
 from loadgen.rules.scenario_plan import plan
 from loadgen.scenario.model import Scenario, TableType, workers_of
 from loadgen.snowflake.connect import ConnectionProbe, probe
@@ -197,7 +198,7 @@ def once() -> RetryPolicy:
 
 def _machine(scenario: Scenario | None, clock: Clock) -> Iterator[DoctorCheck]:
     load = scenario.load if scenario is not None else None
-    cores = offline.cores()
+    cores = available_cores()
     workers = workers_of(load, cores) if load is not None else 1
     connections = load.connections if load is not None else None
     per_worker = -(-connections // workers) if connections is not None else None
@@ -414,7 +415,7 @@ def _cost(subject: DoctorTarget) -> Iterator[DoctorCheck]:
         return
 
     def look(sessions: DoctorSessions) -> Sequence[Finding]:
-        planned = plan(loaded, cores=offline.cores()).cost
+        planned = plan(loaded, cores=available_cores()).cost
         return [online.cost(planned, sessions.facts.warehouse, loaded.scenario.guardrails.max_credits)]
 
     yield DoctorCheck(section="cost", name="worst case", look=look)

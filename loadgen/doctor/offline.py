@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import resource
 from collections.abc import Sequence
@@ -27,12 +26,6 @@ MEMORY_FEW_MB = 500
 RELEASED = datetime(2026, 1, 1, tzinfo=UTC)  # a correct clock never shows an earlier time
 
 _CGROUP = Path("/sys/fs/cgroup")
-
-
-def cores() -> int:
-    """The number of cores that this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
 
 def processor(cores_here: int, connections: int | None) -> Finding:

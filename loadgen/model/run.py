@@ -14,11 +14,19 @@ Terminal states are final, here and in SQL. Phases only go forward.
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum, StrEnum
 
 from loadgen.errors import LoadgenError
 
 CONTROL_WAREHOUSE = "LOADGEN_CONTROL_WH"  # of the control plane, unless another is named
+RUN_ID_MAX = 36
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def is_id(text: str, longest: int = RUN_ID_MAX) -> bool:
+    """Whether the text is a valid id of a run or a worker. It is also the name of a folder."""
+    return _ID.fullmatch(text) is not None and len(text) <= longest
 
 
 class RunStatus(StrEnum):

@@ -41,6 +41,7 @@ from loadgen.prepare.fill import (
 )
 from loadgen.prepare.session import PrepareSession, cancel_running
 from loadgen.prepare.table_definition import TableDefinition, shown
+from loadgen.scenario.document import ScenarioProblems
 from loadgen.scenario.file import read_manifest, require_inside
 from loadgen.scenario.model import FilePool, QueryPool, Scenario, TableType, with_workers
 from loadgen.snowflake.failure import classify, describe
@@ -53,6 +54,7 @@ from loadgen.workload.replay import CaptureUnusable, UserStatement, as_recorded,
 
 if TYPE_CHECKING:
     from loadgen.capture.statement_text import FreshValues, StatementRoles
+    from loadgen.scenario.read import LoadedScenario
 
 
 class TableOutcome(StrEnum):
@@ -449,6 +451,16 @@ def check_capture(scenario: Scenario, folder: Path, cores: int) -> None:
         deal_replay(with_workers(scenario, cores), folder)
     else:
         _described_manifest(folder, replay)
+
+
+def require_capture(loaded: LoadedScenario, folder: Path, cores: int) -> None:
+    """check_capture(), whose error becomes a problem of the scenario file. Raises ScenarioProblems."""
+    try:
+        check_capture(loaded.scenario, folder, cores)
+    except CaptureUnusable as error:
+        document = loaded.document
+        document.problem(("load", "capture"), str(error), error.remedy, at_key=True)
+        raise ScenarioProblems(document.source, document.problems) from error
 
 
 def read_statements(folder: Path) -> Iterator[RecordedStatement]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -28,8 +29,8 @@ from loadgen.rules.confidence import (
     minimum_detectable_difference,
 )
 from loadgen.rules.price import BILLED_MIN_S, HOUR_S
-from loadgen.rules.scenario_plan import SHOWN_SIZES, CostEstimate, ScenarioPlan, format_span
-from loadgen.scenario.experiment import ExperimentFile
+from loadgen.rules.scenario_plan import SHOWN_SIZES, CostEstimate, ScenarioPlan, format_span, plan
+from loadgen.scenario.experiment import ExperimentFile, LoadedExperiment
 from loadgen.scenario.model import Scenario
 from loadgen.units import counted
 from loadgen.values import dataclass
@@ -337,6 +338,13 @@ class ExperimentPlan:
         The planned final check, which detects most, comes only after all planned blocks."""
         is_last = self.blocks_possible == self.blocks_max
         return minimum_detectable_difference(self.blocks_possible, self.error_each, NOISE, last=is_last)
+
+
+def plan_loaded_experiment(loaded: LoadedExperiment, *, cores: int, connection: str | None = None) -> ExperimentPlan:
+    """The plan of an experiment on a machine with this number of cores."""
+    scenarios = loaded.scenarios(cores, connection)
+    arms = {name: plan(replace(arm, scenario=scenarios[name]), cores=cores) for name, arm in loaded.arms.items()}
+    return plan_experiment(loaded.file, design_of(loaded.file), scenarios, arms)
 
 
 def plan_experiment(

@@ -5,6 +5,7 @@ It is read and checked like a scenario. All problems are shown at once, includin
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -35,7 +36,7 @@ from loadgen.scenario.document import (
 )
 from loadgen.scenario.file import FileName, Version
 from loadgen.scenario.keys import CheckedFile, Section, key
-from loadgen.scenario.model import NAME_LENGTH_MAX, CheckText, LoadMode
+from loadgen.scenario.model import NAME_LENGTH_MAX, CheckText, LoadMode, Scenario, with_workers
 from loadgen.scenario.read import LoadedScenario, compose, parse_scenario, read_text
 from loadgen.scenario.value_types import (
     Duration,
@@ -213,6 +214,14 @@ class LoadedExperiment:
     arms: Mapping[str, LoadedScenario]
     folder: Path  # of the scenario: value pools from files lie there
     warnings: tuple[Problem, ...]
+
+    def scenarios(self, cores: int, connection: str | None = None) -> dict[str, Scenario]:
+        """The scenarios of the arms with their number of workers, and with this `connection` if one is given."""
+        arms = {name: arm.scenario for name, arm in self.arms.items()}
+        return {
+            name: with_workers(replace(one, connection=one.connection if connection is None else connection), cores)
+            for name, one in arms.items()
+        }
 
 
 def read_experiment(path: Path, *, environ: Mapping[str, str], text: str | None = None) -> LoadedExperiment:

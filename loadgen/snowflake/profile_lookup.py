@@ -217,6 +217,25 @@ def find_profile(
     return profile.with_fields("override", **dict(overrides or {})).check()
 
 
+def leads_to_embedded(connection: str | None, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the connection, or the default connection for None, is the embedded server."""
+    if connection is not None:
+        return connection == EMBEDDED
+    try:
+        return read_config_files(environ).default_name == EMBEDDED
+    except ConfigurationError:  # reported when the connection itself is looked up
+        return False
+
+
+def only_connection(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The embedded server if no connection is configured, as after the first run of an example; else None."""
+    try:
+        found = [profile.name for profile in known_profiles(environ)[0]]
+    except ConfigurationError:  # reported when the connection itself is looked up
+        return None
+    return EMBEDDED if found == [EMBEDDED] else None
+
+
 def known_profiles(
     environ: Mapping[str, str] = os.environ,
     *,

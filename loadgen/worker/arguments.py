@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from typing import Self
 
 from loadgen.errors import LoadgenError
+from loadgen.model.run import RUN_ID_MAX, is_id
 from loadgen.values import dataclass
 
-RUN_ID_MAX = 36
 WORKER_ID_MAX = 100
 WORKERS_MAX = 10_000
 INDEXES = ("SNOWFLAKE_JOB_INDEX", "JOB_COMPLETION_INDEX")  # of Snowpark Container Services, of Kubernetes
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class InvalidWorkerArguments(LoadgenError):
@@ -27,11 +26,6 @@ class InvalidWorkerArguments(LoadgenError):
         " in a container LOADGEN_RUN_ID, SNOWFLAKE_JOB_INDEX (or JOB_COMPLETION_INDEX) and SNOWFLAKE_JOBS_COUNT have"
         " the same meaning."
     )
-
-
-def is_id(text: str, longest: int = RUN_ID_MAX) -> bool:
-    """Whether the text is a valid id of a run or a worker. It is also the name of a folder."""
-    return _ID.fullmatch(text) is not None and len(text) <= longest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

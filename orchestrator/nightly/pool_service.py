@@ -14,13 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 from loadgen.clock import Clock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
+from loadgen.control.setup.installer import ensure_tables
+from loadgen.errors import UsageError
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
-from orchestrator.nightly.pool import AT_ONCE, PoolManager, PoolRules, RunnerProcess
+from orchestrator.nightly.pool import AT_ONCE, PoolManager, PoolRules, RunnerProcess, serve_manager
 from orchestrator.nightly.queue import HostPermissions, PollPace, QueueMaintenance, notify_unclaimed_runs
+from orchestrator.nightly.runner import Runner, RunnerSettings, runner_identity
 from orchestrator.nightly.scheduler import SchedulerHooks, run_scheduler
 
 JOIN_S = 15.0
+LEASE_MIN_S = 1.0
+FIRST_CONTACT = 3  # attempts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,33 @@ class PoolSettings:
     grace_s: float
 
 
+def check_times(lease_s: float, poll_s: float) -> None:
+    """UsageError if a lease would expire, or the queue would be polled, too often."""
+    if lease_s < LEASE_MIN_S or poll_s <= 0:
+        raise UsageError("--lease or --poll is too short", remedy="Leave it out, or write --lease 60s --poll 5s.")
+
+
+def require_tables(place: ControlPlaneLocation, clock: Clock) -> None:
+    """Check the control plane before the pool begins. Calls the driver."""
+    ensure_tables(place, RetryPolicy(stop=threading.Event(), attempts=FIRST_CONTACT, clock=clock))
+
+
+def serve_runner(
+    place: ControlPlaneLocation,
+    labels: tuple[str, ...],
+    settings: RunnerSettings,
+    received: Sequence[int],
+    *,
+    grace_s: float,
+) -> None:
+    """Execute queued runs until the manager, a signal or the registry ends the runner."""
+    runner = Runner(lambda role: ControlSession(place, role=role), runner_identity(place, labels), settings)
+    runner.start()
+    serve_manager(runner, received, grace_s=grace_s)
+    if runner.error is not None:
+        raise runner.error
+
+
 def serve_pool(
     place: ControlPlaneLocation,
     settings: PoolSettings,
@@ -44,8 +76,9 @@ def serve_pool(
     tell: Callable[[str], None],
     *,
     clock: Clock,
-) -> None:
-    """Keep the pool until a signal is `received` and every runner has ended. Each event is a line for `tell`."""
+) -> int:
+    """Keep the pool until a signal is `received` and every runner has ended. Each event is a line for `tell`. Returns
+    the exit code: 0, unless signals have ended the pool at once."""
     stop = threading.Event()
     maintenance = QueueMaintenance(
         ControlSession(place, role="queue"), settings.offers, share=settings.share, pace=settings.pace, clock=clock
@@ -77,6 +110,7 @@ def serve_pool(
         if len(received) < AT_ONCE:
             maintenance.join(JOIN_S)
             scheduler.join(JOIN_S)
+    return 0 if len(received) < AT_ONCE else 128 + received[0]
 
 
 def _fire_schedules(

@@ -23,9 +23,18 @@ from urllib.parse import urlsplit
 from loadgen.clock import Clock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession, RowUnreadable
+from loadgen.control.setup.installer import ensure_tables
 from loadgen.control.tables import pool_workers, prune, run_queue
+from loadgen.control.tables.pool_workers import PoolWorker
 from loadgen.control.tables.prune import PruneCandidates
-from loadgen.control.tables.run_queue import TEXTS_BYTES_MAX, QueueDepth, QueueRequest, texts_bytes
+from loadgen.control.tables.run_queue import (
+    TEXTS_BYTES_MAX,
+    EnqueueResult,
+    QueueDepth,
+    QueuedRun,
+    QueueRequest,
+    texts_bytes,
+)
 from loadgen.errors import ConfigurationError, LoadgenError, ScenarioInvalid, UsageError
 from loadgen.log import event, printable
 from loadgen.model.nightly import UNCLAIMED_AFTER_S, unmet_requirements
@@ -154,6 +163,37 @@ def pack_scenario(file: Path, connection: str | None, loaded: LoadedScenario) ->
             remedy="Let the scenario take the values from a query: values: {NAME: {query: ...}}.",
         )
     return wanted
+
+
+def enqueue(session: ControlSession, retries: RetryPolicy, wanted: QueueRequest) -> EnqueueResult:
+    """Add a run to the queue, once for each idempotency key. UsageError if another run has the key."""
+    ensure_tables(session.place, retries)
+    added = run_queue.add(session, retries, wanted)
+    if added.differs:
+        raise UsageError(
+            f"{added.queue_id} has the same --idempotency-key, but differs in {', '.join(added.differs)}",
+            remedy=f"Choose another key for this run; `loadgen queue show {added.queue_id}` shows the other.",
+        )
+    return added
+
+
+def retry_queued(session: ControlSession, retries: RetryPolicy, queue_id: str, reason: str) -> QueuedRun:
+    """Queue a run again. UsageError if it has not ended, or has a result."""
+    row = run_queue.retry(session, retries, run_queue.find(session, retries, queue_id), reason)
+    if not row.follows(reason):
+        raise UsageError(
+            f"{row.queue_id} is {row.status}, so it cannot be queued again",
+            remedy="Only FAILED, CANCELLED and EXHAUSTED runs can; `loadgen queue add` queues a new run.",
+        )
+    return row
+
+
+def take_offline(session: ControlSession, retries: RetryPolicy, name: str, by: str) -> PoolWorker:
+    """Mark a runner as offline, and let others take its run at once. `by` names the user in the reason."""
+    worker_id = pool_workers.find(session, retries, name).identity.worker_id
+    pool_workers.offline(session, retries, worker_id)
+    run_queue.expire(session, retries, worker_id, f"its runner was marked as offline by {by}")
+    return pool_workers.find(session, retries, worker_id)
 
 
 def _default_connection() -> str:

@@ -34,9 +34,11 @@ from typing import Any, Self
 
 from loadgen.clock import Clock, SystemClock
 from loadgen.control.location import ControlPlaneLocation, state_folder
-from loadgen.control.session import ControlFailed, ControlSession, RowUnreadable
+from loadgen.control.session import ControlFailed, ControlSession, ParsedRows, RowUnreadable
+from loadgen.control.setup.installer import ensure_tables
 from loadgen.control.tables import run_queue, schedules
-from loadgen.control.tables.schedules import ScheduleRow
+from loadgen.control.tables.run_status import server_time
+from loadgen.control.tables.schedules import NewSchedule, ScheduleRow
 from loadgen.errors import ConnectFailed, LoadgenError
 from loadgen.log import event, printable
 from loadgen.model.nightly import (
@@ -55,9 +57,11 @@ from loadgen.model.nightly import (
     parse_cron,
 )
 from loadgen.model.warehouse import IDLE_POLL_S, look_credits_per_day
+from loadgen.snowflake.profile_lookup import leads_to_embedded
 from loadgen.snowflake.session import RetryInterrupted, RetryPolicy
 from loadgen.units import NS_PER_S, format_duration_s
 from loadgen.values import dataclass
+from orchestrator.nightly.queue import HostPermissions, UnclaimedRun, notify_unclaimed_runs
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +103,35 @@ def fire_due_schedules(
 ) -> SchedulerPass:
     """Fire every due schedule once. With `finish` also queue fires that another scheduler has recorded only."""
     return _Tick(session, retries, fires_max, finish=finish).done()
+
+
+def tick_once(
+    session: ControlSession, retries: RetryPolicy, allowed: HostPermissions, warn: Callable[[str], None]
+) -> tuple[SchedulerPass, tuple[UnclaimedRun, ...]]:
+    """Fire every due schedule, and report queued runs that no runner takes."""
+    return fire_due_schedules(session, retries), notify_unclaimed_runs(session, retries, allowed, warn)
+
+
+def add_schedule(session: ControlSession, retries: RetryPolicy, new: NewSchedule) -> ScheduleRow:
+    """Add a schedule, and read its row."""
+    ensure_tables(session.place, retries)
+    schedules.add(session, retries, new)
+    return schedules.find(session, retries, new.name)
+
+
+def read_schedules(
+    session: ControlSession, retries: RetryPolicy, name: str | None
+) -> tuple[ParsedRows[ScheduleRow], datetime]:
+    """The schedule of that name, or all schedules; and the time of the server, which decides when they are due."""
+    if name is None:
+        rows = retries.call(lambda: schedules.by_name(session))
+    else:
+        rows = ParsedRows([schedules.find(session, retries, name)])
+    return rows, server_now(session, retries)
+
+
+def server_now(session: ControlSession, retries: RetryPolicy) -> datetime:
+    return schedules.as_utc(retries.call(lambda: server_time(session)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,6 +395,11 @@ class NextLookFile:
     def __init__(self, place: str, folder: Path | None = None) -> None:
         self._place = place
         self._path = (folder or state_folder() / FOLDER) / f"{place[:32]}.json"
+
+    @classmethod
+    def of(cls, place: ControlPlaneLocation) -> Self | None:
+        """None on an embedded control plane, where reads cost nothing: every tick reads."""
+        return None if leads_to_embedded(place.connection) else cls(place_key(place))
 
     def pending(self, now: datetime, idle_poll_s: float) -> datetime | None:
         """When the tables must be read again. None: now."""

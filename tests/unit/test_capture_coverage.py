@@ -15,9 +15,10 @@ import pytest
 
 from loadgen.capture import history as history_module
 from loadgen.capture.history import HistoryRow, HistoryUnreadable, WarehouseHistory
+from loadgen.capture.job import span_of
 from loadgen.capture.pseudonyms import SECRET
 from loadgen.capture.recorder import CaptureExists, CaptureFilter, NothingCaptured
-from loadgen.cli.capture import _span
+from loadgen.cli.capture import _moment
 from loadgen.errors import ConfigurationError, UsageError
 from loadgen.model.capture import CaptureManifest
 from loadgen.model.counts import ErrorCategory
@@ -97,11 +98,13 @@ NOW = datetime(2026, 11, 15, 12)  # noqa: DTZ001  naive UTC
 )
 def test_an_impossible_span_is_reported(since, until, told):
     with pytest.raises(UsageError, match=told):
-        _span({"since": since, "until": until}, NOW)
+        span_of(_moment(since, "--from"), _moment(until or "0s", "--to"), NOW)
 
 
 def test_a_span_ends_now_at_the_latest_and_times_may_have_an_offset():
-    assert _span({"since": "2026-11-15T12:00+02:00", "until": "2099-01-01"}, NOW) == (NOW - timedelta(hours=2), NOW)
+    since, until = _moment("2026-11-15T12:00+02:00", "--from"), _moment("2099-01-01", "--to")
+
+    assert span_of(since, until, NOW) == (NOW - timedelta(hours=2), NOW)
 
 
 def test_failed_statements_are_counted_with_their_template(tmp_path):

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import types
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import click
@@ -21,6 +22,7 @@ from loadgen.cli.common import echo, print_lines, terminal_width
 from loadgen.cli.main import cli, main
 from loadgen.errors import Busy, ConnectFailed
 from loadgen.report.run_text import TextLine, columns
+from tests.unit.test_tidy import dotted_name, imported, modules_in
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ["snowflake.connector", "numpy", "sqlglot", "asyncpg", "rich", "ruamel.yaml", "asyncio", "uvicorn"]
@@ -378,3 +380,10 @@ def test_the_errors_of_every_kind_are_described():
     assert program.describe_error(click.FileError("x.yaml", "gone")).exit_code == 2  # 1 is kept for bugs
     assert program.describe_error(click.Abort()).exit_code == 130
     assert program.describe_error(RuntimeError()).what == "unexpected RuntimeError"
+
+
+def test_commands_import_one_another_without_cycles():
+    """Also inside functions: a command does not depend on a command that depends on it."""
+    needs = {dotted_name(path): {name for _, name in imported(path, tree)} for path, tree in modules_in("loadgen/cli")}
+
+    assert list(TopologicalSorter({name: others & needs.keys() for name, others in needs.items()}).static_order())

@@ -87,7 +87,6 @@ def test_a_clock_of_1970_is_reported():
 
 
 def test_the_check_of_this_machine_prints_its_resources():
-    assert offline.cores() >= 1
     assert offline.free_mb() > 0
     assert offline.versions().message.startswith("Python 3.")
 

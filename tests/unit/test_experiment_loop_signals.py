@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.cli.common import noted_signals
-from loadgen.cli.experiment import _watched
 from loadgen.errors import ConnectFailed, LoadgenError, RunFailed
 from orchestrator.experiment.blocks import ArmRun
+from orchestrator.experiment.job import stoppable
 from tests.unit.experiment_loop_builders import LoopHarness, raising
 
 
@@ -138,22 +137,12 @@ def test_a_signal_stops_the_current_action_and_not_the_cleanup() -> None:
         raise RunFailed("has not settled")
 
     with pytest.raises(RunFailed) as caught:
-        _watched(wait, received)
+        stoppable(wait, received)
     assert caught.value.exit_code == 143
 
     events: list[bool] = []
-    _watched(lambda stop: events.append(stop.is_set()), received)
+    stoppable(lambda stop: events.append(stop.is_set()), received)
     assert events == [False]
     with pytest.raises(RunFailed) as caught:
-        _watched(raising(RunFailed("failed by itself")), received)
+        stoppable(raising(RunFailed("failed by itself")), received)
     assert caught.value.exit_code == 4
-
-
-def test_a_signal_to_a_run_also_ends_its_experiment() -> None:
-    with noted_signals() as outer:
-        with noted_signals() as inner:
-            signal.raise_signal(signal.SIGINT)
-            assert (inner, outer) == ([signal.SIGINT], [signal.SIGINT])
-        signal.raise_signal(signal.SIGTERM)
-
-    assert (inner, outer) == ([signal.SIGINT], [signal.SIGINT, signal.SIGTERM])

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-import threading
 from dataclasses import replace
 from datetime import timedelta
-from types import SimpleNamespace
-from typing import Any
 
 import click
 import pytest
 
-from loadgen.cli import run as run_command
 from loadgen.cli.display import RunDisplay, RunLines, display_snapshot, status_line
 from loadgen.clock import FakeClock
 from loadgen.model.run import Phase, WorkerStatus
@@ -177,33 +171,3 @@ def test_the_leaders_view_of_a_worker_has_priority_over_its_report(health, statu
 
     assert worker.state is state
     assert bool(worker.why) == (state is WorkerDisplayState.DEAD)
-
-
-@pytest.mark.parametrize(
-    ("run_id", "line"),
-    [
-        (None, "ended at once: statements may still be running on the server"),
-        (
-            "20261116-0600-orders-7f3a9c",
-            "ended at once: statements may still be running on the server;"
-            " `loadgen runs show 20261116-0600-orders-7f3a9c` shows the state of the run",
-        ),
-    ],
-)
-def test_a_program_that_is_ended_at_once_names_its_run(monkeypatch, run_id, line):
-    """The third signal; before there is a run, there is none to show."""
-    said: list[str] = []
-    job: Any = SimpleNamespace(
-        now=JobStatus(doing="RUNNING", run_id=run_id),
-        clock=FakeClock(),
-        done=threading.Event(),
-        interrupt=lambda _: None,
-    )
-    display: Any = SimpleNamespace(show=lambda _: False, say=said.append, interrupted=lambda: None, close=lambda: None)
-    monkeypatch.setattr(os, "_exit", sys.exit)
-
-    with pytest.raises(SystemExit) as ended:
-        run_command._watch(job, display, [2, 2, 2])
-
-    assert said[-1] == line
-    assert ended.value.code == 130

@@ -11,7 +11,6 @@ import click
 import pytest
 
 from loadgen.cli import runs
-from loadgen.cli.common import user_and_host
 from loadgen.cli.main import cli, main
 from loadgen.cli.watch import _as_json, _as_text
 from loadgen.control.session import ParsedRows
@@ -282,10 +281,3 @@ def test_a_line_of_the_log_is_safe_to_print():
 def test_the_output_of_stop(asked, said):
     assert _as_text(asked) == said
     assert _as_json(asked)["asked"] is asked.by_us
-
-
-def test_who_has_a_name_and_a_machine():
-    name, _, machine = user_and_host().partition(" on ")
-
-    assert name
-    assert machine

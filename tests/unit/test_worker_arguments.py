@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.model.run import RUN_ID_MAX
 from loadgen.worker.arguments import (
-    RUN_ID_MAX,
     WORKER_ID_MAX,
     WORKERS_MAX,
     InvalidWorkerArguments,

@@ -31,7 +31,7 @@ def test_runs_do_not_all_begin_at_the_same_core():
 
 RAISED = """
 import os, threading
-from loadgen.cli.common import raise_priority
+from loadgen.process import raise_priority
 raise_priority()
 seen = []
 thread = threading.Thread(target=lambda: seen.append(os.getpriority(os.PRIO_PROCESS, 0)))

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Self
 
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import NamedQuery, load_queries, query_files
@@ -22,7 +23,11 @@ from loadgen.errors import ConfigurationError
 from loadgen.log import printable
 from loadgen.scenario.model import EMBEDDED, QueryPool, Scenario, TableType
 from loadgen.snowflake.ident import Identifier, QualifiedName
+from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.values import dataclass
+
+if TYPE_CHECKING:
+    from loadgen.scenario.experiment import LoadedExperiment
 
 # --- The privileges that a statement needs, read from its text --------------------------------------------------------
 #
@@ -219,6 +224,24 @@ class GrantTarget:
     database: str | None
     schema: str | None
 
+    @classmethod
+    def of_scenario(cls, scenario: Scenario, connection: str | None, warn: Callable[[str], None]) -> Self:
+        """The target of the scenario; the connection supplies missing names, if it is configured on this machine."""
+        wanted = scenario.target
+        found = cls(warehouse=wanted.warehouse, database=wanted.database, schema=wanted.schema)
+        if found.warehouse and found.database and found.schema:
+            return found
+        try:
+            profile = find_profile(connection)
+        except ConfigurationError as error:
+            warn(str(error))
+            return found
+        return cls(
+            warehouse=found.warehouse or profile.text("warehouse"),
+            database=found.database or profile.text("database"),
+            schema=found.schema or profile.text("schema"),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmGrants:
@@ -228,6 +251,24 @@ class ArmGrants:
     target: GrantTarget
     modifies: bool  # changes settings of its warehouse
     makes: bool = False  # creates its warehouse, which the role then owns
+
+
+def arm_grants(loaded: LoadedExperiment, connection: str | None, warn: Callable[[str], None]) -> list[ArmGrants]:
+    """The arms of an experiment; `connection` replaces that of the scenario."""
+    arms = []
+    for name, arm in loaded.arms.items():
+        given = loaded.file.arms[name]
+        target = GrantTarget.of_scenario(arm.scenario, connection or arm.scenario.connection, warn)
+        makes = given.warehouse is not None and given.warehouse.create
+        arms.append(
+            ArmGrants(
+                scenario=arm.scenario,
+                target=replace(target, warehouse=None) if makes else target,
+                modifies=bool(given.settings),
+                makes=makes,
+            )
+        )
+    return arms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import cache
 from importlib.resources import files
+from typing import TypeVar
 
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession, NamedQuery, load_queries, without_comments
@@ -23,6 +24,8 @@ from loadgen.snowflake.profile import EMBEDDED, ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
+
+Result = TypeVar("Result")
 
 # --- Migrations: the numbered files in schemas/control_plane ----------------------------------------------------------
 #
@@ -413,3 +416,20 @@ def ensure_tables(place: ControlPlaneLocation, retries: RetryPolicy) -> None:
     with closing(ControlSession(place, role="tables")) as session:
         server_time(session)  # not retried: a wrong address is reported at once
         require_current(session, retries)
+
+
+def call_with_tables(
+    place: ControlPlaneLocation,
+    role: str,
+    action: Callable[[ControlSession, RetryPolicy], Result],
+    retries: RetryPolicy,
+) -> Result:
+    """Call `action` with a session. A new embedded server has no tables yet: they are created, and it is repeated."""
+    with closing(ControlSession(place, role=role)) as session:
+        try:
+            return action(session, retries)
+        except ControlFailed as error:
+            if not error.failure.is_missing_object or place.connection != EMBEDDED:
+                raise
+            ensure_tables(place, retries)
+            return action(session, retries)

@@ -19,6 +19,7 @@ from loadgen.control.session import (
     ControlFailed,
     ControlSession,
     ParsedRows,
+    RowUnreadable,
     load_queries,
     parse_row,
     read_rows,
@@ -264,3 +265,32 @@ def _worker(row: tuple[Any, ...]) -> PoolWorker:
     columns = len(PoolWorkerIdentity.__slots__)
     identity = parse_row("POOL_WORKERS", PoolWorkerIdentity, row[:columns])
     return parse_row("POOL_WORKERS", PoolWorker, row[columns:], key=row[0], identity=identity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolStats:
+    """The runners that are not OFFLINE, and the attempts of all stored runners."""
+
+    workers: ParsedRows[PoolWorker]
+    completed: int
+    failed: int
+
+    @property
+    def busy(self) -> int:
+        return sum(worker.current_run is not None for worker in self.workers)
+
+
+def read_stats(session: ControlSession, retries: RetryPolicy) -> PoolStats:
+    found: list[PoolWorker] = []
+    unreadable: list[RowUnreadable] = []
+    for status in (PoolWorkerStatus.ONLINE, PoolWorkerStatus.DRAINING):
+        token: str | None = None
+        while True:
+            one = page(session, retries, PAGE_MAX, token=token, status=status)
+            found += one.workers
+            unreadable += one.workers.unreadable
+            token = one.next_token
+            if token is None:
+                break
+    completed, failed = totals(session, retries)
+    return PoolStats(workers=ParsedRows(found, tuple(unreadable)), completed=completed, failed=failed)

@@ -112,6 +112,10 @@ class QueuedRun:
     def is_under_way(self) -> bool:
         return self.status in (QueueStatus.RUNNING, QueueStatus.CANCEL_REQUESTED)
 
+    def follows(self, reason: str) -> bool:
+        """Whether the last change was the request of a user with this reason."""
+        return self.reason == reason
+
     @property
     def lease_expired_s(self) -> int | None:
         """The time since the lease of a running run expired; None: the lease is valid, or the run is not running."""
@@ -166,6 +170,12 @@ def add(session: ControlSession, retries: RetryPolicy, wanted: QueueRequest) -> 
         return EnqueueResult(queue_id=found, is_new=found == queue_id, differs=differs)
 
     return retries.settle(write, look)
+
+
+def check_key(key: str | None) -> None:
+    """UsageError if the idempotency key cannot be stored."""
+    if key is not None and not 1 <= len(key) <= KEY_MAX:
+        raise UsageError(f"--idempotency-key has {len(key)} characters", remedy=f"Write 1 to {KEY_MAX} characters.")
 
 
 def read(session: ControlSession, queue_id: str) -> QueuedRun | None:

@@ -12,6 +12,8 @@ key of the queue prevents a second run when the first scheduler had already queu
 
 from __future__ import annotations
 
+import json
+import re
 import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -38,6 +40,7 @@ from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
 SCHEDULE_NAME_MAX = 100  # characters
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{SCHEDULE_NAME_MAX - 1}}}")
 REASON_MAX = 2_000
 LISTED_MAX = 10_000
 FIRES_KEPT_DAYS = 90
@@ -80,12 +83,35 @@ class ScheduleRow:
     created_at: datetime
     updated_at: datetime
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """`requires`; an invalid text, which any user of the table may have written, as it is."""
+        try:
+            found = json.loads(self.requires)
+        except (ValueError, RecursionError):
+            return (self.requires,)
+        return tuple(map(str, found)) if isinstance(found, list) else (self.requires,)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnabledSchedules:
     rows: ParsedRows[ScheduleRow]
     last_id: str | None  # of these rows; None: this is the last page
     now: datetime | None  # the time of the server, aware; None: there are no rows
+
+
+def check_new(name: str, max_catchup: int, overlap: Overlap) -> None:
+    """UsageError if a schedule cannot have this name, or these settings together."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{printable(name, 60)!r} is not a valid name for a schedule",
+            remedy="Use at most 100 letters, digits, dots, dashes and underscores, for example nightly-eu.",
+        )
+    if max_catchup > 1 and overlap is Overlap.SKIP:
+        raise UsageError(
+            f"--max-catchup {max_catchup} queues several runs at once, but --overlap skip allows one",
+            remedy="Add --overlap queue, or leave --max-catchup at 1.",
+        )
 
 
 def add(session: ControlSession, retries: RetryPolicy, new: NewSchedule) -> str:

@@ -18,14 +18,12 @@ from typing import Any
 
 from loadgen.control.session import ControlFailed, ControlSession, ParsedRows
 from loadgen.control.tables import (
-    run_control_events,
     run_leases,
     run_measurements,
     run_status,
     test_results,
     worker_heartbeats,
 )
-from loadgen.control.tables.run_control_events import PastEvent
 from loadgen.control.tables.run_leases import Lease
 from loadgen.control.tables.run_status import Run, StatusChange, UnfinishedRun
 from loadgen.control.tables.test_results import ResultRow
@@ -33,18 +31,17 @@ from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
-from loadgen.report.summary import RunFacts, summarize
+from loadgen.report.summary import summarize
 from loadgen.results.stored_summary import read_result
-from loadgen.rules.client_health import judge_client
-from loadgen.rules.plan import plan_run
-from loadgen.rules.thresholds import check_thresholds
-from loadgen.rules.validity import Delivered, Evidence, RunVerdict, invalid_reasons, judge_timing
+from loadgen.rules.validity import RunVerdict
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy, is_retryable_soon
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
-from orchestrator.find_max_controller import FindMaxController, find_max_controller
+from orchestrator.aggregation import RunAggregator, SnapshotBackfill
+from orchestrator.find_max_controller import find_max_controller
+from orchestrator.guardrails import LimitMonitor
 from orchestrator.leadership import (
     SkippedRun,
     active_worker_of,
@@ -52,23 +49,11 @@ from orchestrator.leadership import (
     skipped_for_workers,
     why_not_recoverable,
 )
-from orchestrator.run_result import (
-    MeasuredWindows,
-    client_parts,
-    connections_document,
-    delivered_load,
-    delivered_steps,
-    gather_windows,
-    login_counts,
-    missing_load_causes,
-    planned_until_s,
-    read_stages,
-    run_result_row,
-    session_counts,
-    worker_results,
-)
+from orchestrator.run_environment import recovered_foreign_load
+from orchestrator.run_facts import Circumstances, judge_run, read_ended_run
+from orchestrator.run_result import run_result_row
 from orchestrator.spawn.containers import remove_job, runs_containers
-from orchestrator.worker_health import WorkerHealth, WorkerView, assess_workers
+from orchestrator.worker_health import WorkerView, assess_workers
 
 log = logging.getLogger(__name__)
 
@@ -269,6 +254,13 @@ def _release(session: ControlSession, term: Lease) -> None:
 # --- the result from the stored rows ---------------------------------------------------------------------------------
 
 
+# Reasons why the result is INVALID: what the orchestrator had observed, and is in no table.
+LOST_FACTS = (
+    "its orchestrator was lost",
+    "whether a worker was replaced, or another run was on the warehouse, is not known: its orchestrator was lost",
+)
+
+
 def _make_result(
     session: ControlSession,
     retries: RetryPolicy,
@@ -277,72 +269,30 @@ def _make_result(
     beats: Sequence[HeartbeatRow],
     reason: str,
 ) -> tuple[ResultRow, dict[str, Any]]:
-    stored = retries.call(lambda: run_measurements.read_windows(session, run.run_id))
-    rows = [row for row, _ in retries.call(lambda: test_results.read(session, run.run_id))]
-    workers = workers_at_last_heartbeat(run, beats)
-    gathered = gather_windows(workers, stored)
-    merged, deciding, gaps = gathered.judged(scenario), None, gathered.gaps
+    ended = read_ended_run(session, retries, run, scenario, workers_at_last_heartbeat(run, beats))
+    progress = RunAggregator(scenario.thresholds, scenario.judged_stages)
+    SnapshotBackfill(session, run.run_id, progress.seconds).fill_all(ended.workers, retries)
+    limits = LimitMonitor(scenario.judged_thresholds, scenario.guardrails, scenario.timing, progress)
     search = find_max_controller(scenario)
     if search is not None:
         steps = retries.call(lambda: run_measurements.read_steps(session, run.run_id))
-        search.restore(steps, gathered.step_windows)
-        gaps += () if search.obstacle is None else (search.obstacle,)
+        limits.warn_of_uncertain_steps(search.restore(steps, ended.gathered.step_windows))
         search.stop("its orchestrator was lost")
-        merged = gathered.step(search.decisive_step)
-        deciding = {step.number for step in search.deciding_steps}
-    client = judge_client(client_parts(gathered, deciding))
-    warmup_s = plan_run(scenario.load).measures_s
-    gaps += judge_timing(gathered.windows, gathered.warmups, warmup_s=warmup_s, steps=deciding).invalid
-    lost = tuple(worker.why for worker in workers if worker.health is not WorkerHealth.DONE)
-    connections = connections_document(login_counts(workers, rows), run.start_time)
-    events = retries.call(lambda: run_control_events.history(session, run.run_id))
-    delivered = _delivered(
-        scenario, search, gathered, events, missing_load_causes(connections, workers, gathered, plan_run(scenario.load))
-    )
-    evidence = Evidence(merged=merged, client=client, delivered=delivered, lost_workers=lost, gaps=gaps)
-    facts = RunFacts(
-        run_id=run.run_id,
-        scenario=scenario.name,
-        status=RunStatus.FAILED.value,
+    known = Circumstances(
+        status=RunStatus.FAILED,
         reason=reason,
-        started_at=None if run.start_time is None else f"{run.start_time.isoformat(timespec='milliseconds')}Z",
-        connections=scenario.load.connections if search is None else search.connections,
-        statements=scenario.workload.statements,
-        merged=merged,
-        invalid=["its orchestrator was lost", *invalid_reasons(evidence)],
-        checked=check_thresholds(scenario.judged_thresholds, merged),
-        client=client.health,
-        workers=worker_results(workers, gathered),
-        open_loop=scenario.load.is_open_loop,
-        stages=read_stages(session, retries, run, scenario, gathered),
-        find_max=None if search is None else search.result(gathered.step, valid=False),
-        sessions=session_counts(rows) if scenario.sessions.count else None,
-        delivered=delivered,
-        replay=scenario.load.replay,
-        logins=connections,
+        foreign=recovered_foreign_load(session, retries, ended),
+        obstacles=LOST_FACTS,
     )
+    facts = judge_run(ended, limits, search, known)
     summary = summarize(facts)
     return run_result_row(run, facts, summary), summary
-
-
-def _delivered(
-    scenario: Scenario,
-    search: FindMaxController | None,
-    gathered: MeasuredWindows,
-    events: Sequence[PastEvent],
-    because: str,
-) -> Delivered:
-    """The delivered load. As in any other run it is judged against the whole plan."""
-    if search is not None:
-        return delivered_steps(gathered.windows, search.deciding_levels, because, closed=True)
-    plan = plan_run(scenario.load)
-    return delivered_load(scenario, plan, gathered, until_s=planned_until_s(events), because=because)
 
 
 def workers_at_last_heartbeat(run: Run, beats: Sequence[HeartbeatRow]) -> tuple[WorkerView, ...]:
     """All expected workers by their last heartbeats. Workers without a COMPLETED heartbeat count as lost."""
     ids = tuple(f"worker-{number}" for number in range(run.workers_expected))
-    silent_s = {row.identity.worker_id: row.age_ms / 1000 for row in beats}
+    silent_s = {row.identity.worker_id: max(1, row.age_ms) / 1000 for row in beats}
     return assess_workers(ids, beats, (), silent_s, stale_s=0.0, dead_s=0.0)
 
 

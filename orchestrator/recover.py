@@ -34,7 +34,6 @@ from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.summary import summarize
 from loadgen.results.stored_summary import read_result
 from loadgen.rules.validity import RunVerdict
-from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy, is_retryable_soon
 from loadgen.units import NS_PER_S
@@ -43,10 +42,13 @@ from orchestrator.aggregation import RunAggregator, SnapshotBackfill
 from orchestrator.find_max_controller import find_max_controller
 from orchestrator.guardrails import LimitMonitor
 from orchestrator.leadership import (
+    CLAIM_DELAY_S,
     SkippedRun,
     active_worker_of,
     expire_dead_holder,
+    release_lease,
     skipped_for_workers,
+    stored_scenario,
     why_not_recoverable,
 )
 from orchestrator.run_environment import recovered_foreign_load
@@ -59,7 +61,6 @@ log = logging.getLogger(__name__)
 
 LEASE_TTL_S = 60.0
 WAIT_S = 60.0  # in all, for the margin of a lease and for workers that drain
-MARGIN_S = 0.1  # the server's clock has milliseconds
 ATTEMPTS = 3  # to end a run: a user may cancel it in between
 
 
@@ -140,7 +141,7 @@ def leaderless_run_on(
         if found.run_id == besides or found.lease_over_ms is None:
             continue
         _, ended = expire_dead_holder(session, retries, found.run_id)
-        scenario = _scenario(session, retries, found.run_id) if ended or found.lease_over_ms > 0 else None
+        scenario = stored_scenario(session, retries, found.run_id) if ended or found.lease_over_ms > 0 else None
         if scenario is None or not is_meant(scenario):
             continue
         beats = retries.call(partial(worker_heartbeats.read, session, found.run_id))
@@ -163,7 +164,7 @@ def _recover(session: ControlSession, retries: RetryPolicy, found: UnfinishedRun
         found = replace(found, lease_over_ms=-holder.remaining_ms)
     if led := why_not_recoverable(found, holder):
         return led
-    scenario = _scenario(session, retries, found.run_id)
+    scenario = stored_scenario(session, retries, found.run_id)
     beats = retries.call(lambda: worker_heartbeats.read(session, found.run_id))
     if active := active_worker_of(beats, scenario, leader_ended=leader_ended):
         return skipped_for_workers(found.run_id, active, scenario, leader_ended=leader_ended)
@@ -176,16 +177,7 @@ def _recover(session: ControlSession, retries: RetryPolicy, found: UnfinishedRun
             remove_job(scenario, session.place, found.run_id, retries.clock)
         return ended
     finally:
-        _release(session, term)
-
-
-def _scenario(session: ControlSession, retries: RetryPolicy, run_id: str) -> Scenario | None:
-    text = retries.call(lambda: run_status.read_config(session, run_id))
-    try:
-        return None if text is None else thaw(text, None)
-    except LoadgenError as error:  # of another version: the run ends without a result
-        event(log, logging.WARNING, "scenario_unreadable", run=run_id, why=str(error))
-        return None
+        release_lease(session, term)
 
 
 def _end(
@@ -242,13 +234,6 @@ def _reason(run: Run, found: UnfinishedRun, by: str) -> str:
         else f"its lease ended {found.lease_over_ms / 1000:.0f} s"
     )
     return f"{before}its orchestrator was lost ({lease}, {beat} before it was noticed); ended by {by}"
-
-
-def _release(session: ControlSession, term: Lease) -> None:
-    try:
-        run_leases.release(session, term)
-    except LoadgenError as error:  # the lease expires by itself
-        event(log, logging.DEBUG, "lease_release_failed", key=term.key, why=str(error))
 
 
 # --- the result from the stored rows ---------------------------------------------------------------------------------
@@ -311,5 +296,5 @@ class RecoveryWait:
         self._reported |= {one.run_id for one in soon}
         if self._retries.clock.monotonic_ns() >= self._until_ns:
             return False
-        pause_s = min(one.free_in_s or 0.0 for one in soon) + MARGIN_S
+        pause_s = min(one.free_in_s or 0.0 for one in soon) + CLAIM_DELAY_S
         return not self._retries.clock.wait(self._retries.stop, pause_s)

@@ -14,7 +14,7 @@ from typing import Any
 from loadgen.clock import Clock, SystemClock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession, OpenSession
-from loadgen.control.tables import run_status, test_results, value_pools
+from loadgen.control.tables import run_leases, run_status, test_results, value_pools
 from loadgen.control.tables.run_status import NewRun, Run
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
@@ -171,9 +171,10 @@ class OrchestratorService:
                 raise RunFailed(f"workers could not be started: {error}", remedy=_NO_PROCESS) from error
             raise
 
-    def stop_run(self, run_id: str, *, by: str, why: str | None = None) -> StopRequest:
-        """Request the end of a run, whichever process leads it."""
+    def stop_run(self, run_id: str, *, by: str | None = None, why: str | None = None) -> StopRequest:
+        """Request the end of a run, whichever process leads it, or none. `by` names the user; None: this process."""
         with self._session() as session:
+            by = by or run_leases.describe_owner(run_leases.new_owner())
             return request_stop(session, self._retries, run_id, by, why)
 
     def get_run_status(self, run_id: str) -> Run | None:

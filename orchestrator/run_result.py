@@ -13,6 +13,7 @@ from dataclasses import field, replace
 from datetime import datetime
 from typing import Any
 
+from loadgen.clock import utc_iso
 from loadgen.control.session import ParsedRows
 from loadgen.control.tables import run_control_events
 from loadgen.control.tables.run_control_events import PastEvent
@@ -304,7 +305,7 @@ def _newest(failures: list[tuple[ConnectionFailure, str]], start: datetime | Non
         {
             "worker_id": worker_id,
             **failure_data(one),
-            "at": f"{one.at.isoformat(timespec='milliseconds')}Z",
+            "at": utc_iso(one.at),
             "second": None if start is None else round((one.at - start).total_seconds(), 1),
         }
         for one, worker_id in sorted(failures, key=lambda entry: entry[0].at)[-CONNECTION_FAILURES_MAX:]

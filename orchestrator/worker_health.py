@@ -62,7 +62,6 @@ class WorkerView:
     """A worker as observed in one tick."""
 
     worker_id: str
-    worker_group_id: int
     health: WorkerHealth
     row: HeartbeatRow | None
     live: LiveMetrics | None
@@ -188,7 +187,6 @@ def assess_workers(
     ended = {end.worker_id: end for end in ends}
     return tuple(
         _view(
-            number,
             worker_id,
             by_id.get(worker_id),
             ended.get(worker_id),
@@ -197,12 +195,11 @@ def assess_workers(
             dead_s,
             reader.read(by_id.get(worker_id)),
         )
-        for number, worker_id in enumerate(expected)
+        for worker_id in expected
     )
 
 
 def _view(
-    number: int,
     worker_id: str,
     row: HeartbeatRow | None,
     end: ProcessEnd | None,
@@ -220,7 +217,6 @@ def _view(
     )
     return WorkerView(
         worker_id=worker_id,
-        worker_group_id=number,
         health=health,
         row=row,
         live=live,

@@ -202,19 +202,22 @@ def find_max(record: RunRecord) -> str:
             number(step.number, str(step.number)),
             number(step.target, formatting.count(step.target)),
             number(step.succeeded, formatting.count(step.succeeded)),
+            number(step.failed, formatting.count(step.failed)),
             number(step.error_rate, formatting.percent(step.error_rate)),
             number(step.qps, formatting.rate(step.qps)),
             *(
                 number(step.latency_ms.get(key), formatting.time_of(step.latency_ms, key))
                 for key in ("p50", "p95", "p99")
             ),
+            text("yes" if step.queue_seen else ""),
             f'<td class="{_CELLS.get(step.outcome, "miss")}">{html(step.outcome)}</td>',
             text(step.reason),
         )
         for step in record.steps[:ROWS_MAX]
     )
-    head = ("step", "connections", "succeeded", "error rate", "qps", "p50", "p95", "p99", "outcome", "why")
-    ladder = table("Steps in order; times in milliseconds", head, rows, words=0, last_words=2) if record.steps else ""
+    counts, times = ("succeeded", "failed", "error rate", "qps"), ("p50", "p95", "p99")
+    head = ("step", "connections", *counts, *times, "queue", "outcome", "why")
+    ladder = table("Steps in order; times in milliseconds", head, rows, words=0, last_words=3) if record.steps else ""
     return answer + ladder + _charts(record)
 
 

@@ -115,6 +115,7 @@ def run_as_json(run: Run, figures: RunFigures | None, now: datetime) -> dict[str
         "reason": run.reason,
         "created_at": utc_iso(run.created_at),
         "started_at": utc_iso(run.start_time),
+        "warmup_started_at": utc_iso(run.warmup_start_time),
         "warmup_ended_at": utc_iso(run.warmup_end_time),
         "ended_at": utc_iso(run.end_time),
         "updated_at": utc_iso(run.updated_at),

@@ -88,10 +88,8 @@ def read_record(session: ControlSession, retries: RetryPolicy, name: str) -> Run
     return RunRecord(
         summary=in_order(summary, names),
         template_id=run.template_id,
-        created=run.created_at,
         started=start,
         ended=run.end_time,
-        reason=run.reason,
         enrichment_status=run.enrichment_status,
         config=config,
         scenario=scenario,

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, overload
 
 _NS_PER_S = 1_000_000_000
 _NS_PER_US = 1_000
@@ -96,6 +96,15 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         """Move the time forward."""
         self.now_ns += round(seconds * _NS_PER_S)
+
+
+@overload
+def utc_iso(moment: datetime, timespec: str = "milliseconds") -> str: ...
+@overload
+def utc_iso(moment: None, timespec: str = "milliseconds") -> None: ...
+def utc_iso(moment: datetime | None, timespec: str = "milliseconds") -> str | None:
+    """A UTC time, naive or aware, in ISO 8601 with Z, as documents have it."""
+    return None if moment is None else f"{moment.replace(tzinfo=None).isoformat(timespec=timespec)}Z"
 
 
 class Moment(NamedTuple):

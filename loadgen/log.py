@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
+from loadgen.clock import utc_iso
 from loadgen.errors import ConfigurationError
 
 MASK = "****"
@@ -234,7 +235,7 @@ class HumanFormatter(logging.Formatter):
         self._tracebacks = tracebacks
 
     def format(self, record: logging.LogRecord) -> str:
-        text = f"{_utc(record):%Y-%m-%dT%H:%M:%SZ} {record.levelname.lower()} {record.name}: {record.getMessage()}"
+        text = f"{utc_iso(_utc(record), 'seconds')} {record.levelname.lower()} {record.name}: {record.getMessage()}"
         shown = printable(text, LINE_LIMIT)
         if self._tracebacks and record.exc_text:  # indented, so that foreign text cannot imitate a log line
             shown += "\n" + textwrap.indent(printable(record.exc_text, LINE_LIMIT, multiline=True), "  ")
@@ -246,7 +247,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {
-            "time": _utc(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "time": utc_iso(_utc(record)),
             "level": record.levelname.lower(),
             "logger": record.name,
             "process": record.process,

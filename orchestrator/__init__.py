@@ -15,7 +15,8 @@ guardrails           thresholds, guardrails and cost while the run measures
 find_max_controller  leads a search for the maximum
 warehouse            polls the target warehouse, and counts credits; one run at a time on a warehouse
 run_environment      machine, versions, warnings, and load of other users on the target warehouse
-run_result           the result of a run, from the windows of its workers
+run_facts            judges a run that has ended: by the same rules for its leader, a successor and the recovery
+run_result           parts of the result of a run, from the rows of its workers
 enrich               joins the times in the query history to the logged statements
 query_history        reads Snowflake's query history: times of statements, use of a warehouse
 recover              ends runs whose orchestrator was lost

@@ -14,24 +14,22 @@ from typing import Any
 
 from loadgen.control.session import ParsedRows
 from loadgen.control.tables.run_measurements import StepRecord
-from loadgen.metrics.histogram import PERCENTILES
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.model.run import Phase
 from loadgen.report.summary import latency_ms
-from loadgen.rules.client_health import ClientHealth, client_share, worst
+from loadgen.rules.client_health import ClientHealth, ClientPart, worst
 from loadgen.rules.find_max import FindMaxSearch, SearchConfidence
 from loadgen.rules.find_max_step import (
     ClientBound,
     JudgedStep,
     PercentileEstimate,
-    SloCheck,
     StepObservation,
     StepOutcome,
     baseline_step,
     client_limited_step,
 )
-from loadgen.rules.thresholds import check_threshold
+from loadgen.rules.thresholds import check_slo
 from loadgen.rules.validity import shortfalls
 from loadgen.scenario.model import EMBEDDED, FindMaxSettings, OnWorkerLoss, Scenario, Threshold
 from loadgen.units import NS_PER_MS
@@ -86,7 +84,7 @@ def observe_step(
         failed=merged.counts.failed,
         qps=merged.qps,
         latency=ResponseTimes(merged.tally.whole),
-        slo=_slo(merged, thresholds, health, mean_ms),
+        slo=check_slo(thresholds, merged, health, mean_ms),
         queue_seen=queue_seen,
         client_limit=client_limit,
         client=ClientBound.of(health, mean_ms, shares_machine=shares_machine),
@@ -98,9 +96,9 @@ def client_limit(target: int, windows: Mapping[str, Sequence[WindowResult]]) -> 
     """Why a step does not show the limit of the server: a client was the limit, or load was missing. None: it does."""
     for worker_id, own in windows.items():
         health = ClientHealth.of(client_effect(own))
-        limit = health.saturation(service_mean_ms(own))
-        if limit is not None:
-            return f"the client was the limit: {worker_id} {limit}; {health.advice}"
+        part = ClientPart(where=worker_id, health=health, service_mean_ms=service_mean_ms(own))
+        if part.limit is not None:
+            return part.limit
     steps = {window.step_id for own in windows.values() for window in own}
     if not all(windows.values()):
         return None  # not all workers have begun the step
@@ -127,36 +125,6 @@ def step_record(run_id: str, step: JudgedStep, merged: MergedWindows, now: datet
         outcome=step.outcome.value,
         reason=step.reason,
     )
-
-
-def _slo(
-    merged: MergedWindows, thresholds: Sequence[Threshold], health: ClientHealth, mean_ms: float | None
-) -> SloCheck:
-    """The first threshold that is not met decides. Otherwise a threshold may be undecided, by its bounds or by too few
-    samples."""
-    sure = True
-    for threshold in thresholds:
-        checked = check_threshold(threshold.check, merged)
-        straddles = _straddles(merged, threshold)
-        if not checked.passed and not checked.unknown:
-            value = checked.value
-            share = None if value is None else client_share(threshold.check, value, health, mean_ms, open_loop=False)
-            return SloCheck(missed=checked.check, sure=not straddles, by_client=share is not None)
-        sure = sure and not straddles and not checked.unknown
-    return SloCheck(sure=sure)
-
-
-def _straddles(merged: MergedWindows, threshold: Threshold) -> bool:
-    """Whether the bounds of the percentile lie on both sides of the limit."""
-    check = threshold.check
-    per_mille = PERCENTILES.get(check.metric.value)
-    statements = merged.tally.statements
-    tally = merged.tally.whole if check.statement is None else statements.get(check.statement)
-    if per_mille is None or tally is None:
-        return False
-    bounds = tally.response_bounds(per_mille)
-    low_ms, high_ms = _ms(bounds.low_ns), _ms(bounds.high_ns)
-    return (low_ms is None or low_ms <= check.limit) and (high_ms is None or high_ms >= check.limit)
 
 
 def step_document(step: JudgedStep, measured: MergedWindows) -> dict[str, Any]:

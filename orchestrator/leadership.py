@@ -15,20 +15,27 @@ from loadgen.clock import Clock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
 from loadgen.control.process_identity import is_running
 from loadgen.control.session import ControlSession
-from loadgen.control.tables import run_leases, run_status
+from loadgen.control.tables import run_control_events, run_leases, run_status
+from loadgen.control.tables.run_control_events import NewEvent
 from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S, Lease, LeaseHolder
-from loadgen.control.tables.run_status import Fenced, Run, UnfinishedRun
+from loadgen.control.tables.run_status import Fenced, Run, StatusChange, UnfinishedRun
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
-from loadgen.errors import Busy
+from loadgen.errors import Busy, LoadgenError
 from loadgen.log import event, printable
+from loadgen.model.event import Stop
+from loadgen.model.run import RunStatus
+from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
-from loadgen.scenario.settings import SpawnerKind
+from loadgen.scenario.settings import SpawnerKind, TimingSettings
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
+from orchestrator.lifecycle import CANCELLED
 
 log = logging.getLogger(__name__)
 
 RECLAIM_PERIOD_S = 1.0  # between attempts to claim a lost lease again
+STOP_TTL_S = 20.0  # of the lease of a process that stops a run without a leader: for a few statements
+_STOPS = " stop"  # the end of the owner of such a lease
 
 
 class Leadership:
@@ -61,11 +68,15 @@ class Leadership:
         return self.term.epoch == 1
 
     def claim(self) -> None:
-        """Claim the lease. Raises Busy when another process leads the run."""
-        if not self._claim(run_leases.new_owner()):
-            holder = run_leases.read(self._session, self._run_id)
-            who = "another process" if holder is None else holder.owner
-            raise Busy(f"run {self._run_id} is led by {who}")
+        """Claim the lease. Raises Busy when another process leads the run. One that only stops it is waited for."""
+        owner, waited_s = run_leases.new_owner(), 0.0
+        while not self._claim(owner):
+            holder = self._retries.call(lambda: run_leases.read(self._session, self._run_id))
+            stops = holder is not None and holder.owner.endswith(_STOPS)
+            if not stops or waited_s >= STOP_TTL_S + TAKEOVER_MARGIN_S:
+                raise Busy(f"run {self._run_id} is led by {'another process' if holder is None else holder.owner}")
+            self._clock.wait(self._retries.stop, RECLAIM_PERIOD_S)
+            waited_s += RECLAIM_PERIOD_S
 
     def resign(self, *, releasing: bool) -> None:
         """Stop renewing the lease. With `releasing` the next leader does not have to wait until it expires."""
@@ -106,6 +117,7 @@ class Leadership:
 
 DEAD_AFTER_S = 60.0  # if the timing of the run cannot be read
 NEVER_LED_S = 600.0  # a new run has no leader while its value pools are stored
+CLAIM_DELAY_S = 0.1  # the server's clock has milliseconds
 LOOK_S = 1.0  # between checks whether workers have ended
 _ON_THIS_MACHINE = (SpawnerKind.LOCAL, SpawnerKind.SUBPROCESS)  # workers run on the machine of their orchestrator
 
@@ -194,9 +206,66 @@ class StopRequest:
 def request_stop(
     session: ControlSession, retries: RetryPolicy, run_id: str, by: str, why: str | None = None
 ) -> StopRequest:
-    """Request the end of a run. If the process of its leader has ended on this machine, its lease is expired now."""
+    """Request the end of a run: its leader ends it. Without a leader this process stores that it is CANCELLING, and
+    tells the workers. If the process of its leader has ended on this machine, its lease is expired now."""
     moment = retries.call(lambda: run_status.server_time(session))
     reason = f"stopped by {by} at {moment:%Y-%m-%d %H:%M:%S} UTC{f': {printable(why, 500)}' if why else ''}"
     run = run_status.cancel(session, retries, run_id, reason)
     holder, _ = expire_dead_holder(session, retries, run_id)
-    return StopRequest(run=run, by_us=run.reason == reason, holder=holder)
+    asked = StopRequest(run=run, by_us=run.reason == reason, holder=holder)
+    if run.status is RunStatus.CANCELLING and not asked.is_led:
+        _stop_without_leader(session, retries, run_id, holder)
+    return asked
+
+
+def _stop_without_leader(
+    session: ControlSession, retries: RetryPolicy, run_id: str, holder: LeaseHolder | None
+) -> None:
+    """Store CANCELLING and publish STOP under a lease that is released at once, unless another process leads the run
+    by then: it does both. The last statements of a lost leader have ended after the takeover margin."""
+    if holder is not None and not holder.may_be_succeeded:
+        retries.clock.wait(retries.stop, TAKEOVER_MARGIN_S + holder.remaining_ms / 1000 + CLAIM_DELAY_S)
+    lease = run_leases.claim(session, retries, run_id, run_leases.new_owner() + _STOPS, STOP_TTL_S)
+    if lease is None:
+        return
+    try:
+        run = retries.call(lambda: run_status.read(session, run_id))
+        if run is None or run.status is not RunStatus.CANCELLING:
+            return
+        stored, status = run.stored_status or run.status, run.status
+        change = StatusChange(status=stored, phase=run.phase, to=status, to_phase=run.phase, reason=run.reason)
+        if stored is not status:
+            run_status.move(session, retries, lease, change)
+        published = retries.call(lambda: run_control_events.history(session, run_id))
+        if not any(isinstance(one.command, Stop) for one in published):
+            drain_s = _timing(session, retries, run_id).drain_interrupt_s
+            stop = NewEvent(command=Stop(reason=CANCELLED, drain_timeout_s=drain_s))
+            run_control_events.emit(session, retries, lease, stop, len(published) + 1)
+        event(log, logging.INFO, "run_stopped_without_leader", run=run_id, epoch=lease.epoch)
+    except Fenced as error:
+        event(log, logging.WARNING, "run_not_stopped", run=run_id, why=str(error))
+    finally:
+        release_lease(session, lease)
+
+
+def release_lease(session: ControlSession, lease: Lease) -> None:
+    """Release a lease that was claimed for a few statements."""
+    try:
+        run_leases.release(session, lease)
+    except LoadgenError as error:  # the lease expires by itself
+        event(log, logging.DEBUG, "lease_release_failed", key=lease.key, why=str(error))
+
+
+def stored_scenario(session: ControlSession, retries: RetryPolicy, run_id: str) -> Scenario | None:
+    """The scenario of a run, whose variables stay ${NAME}. None: another version has stored it."""
+    text = retries.call(lambda: run_status.read_config(session, run_id))
+    try:
+        return None if text is None else thaw(text, None)
+    except LoadgenError as error:
+        event(log, logging.WARNING, "scenario_unreadable", run=run_id, why=str(error))
+        return None
+
+
+def _timing(session: ControlSession, retries: RetryPolicy, run_id: str) -> TimingSettings:
+    scenario = stored_scenario(session, retries, run_id)
+    return TimingSettings() if scenario is None else scenario.timing

@@ -27,6 +27,7 @@ from orchestrator.worker_health import WorkerHealth, WorkerView
 
 PLAN_COMPLETED = "duration"
 THRESHOLD_MISSED = "threshold"
+CANCELLED = "cancelled"
 # reasons in STOP of a run that becomes COMPLETED
 COMPLETED_STOP_REASONS = (PLAN_COMPLETED, "find_max", THRESHOLD_MISSED)
 STORE_TIMEOUT_S = 600.0  # for workers to store their results; after this time workers end by themselves
@@ -392,7 +393,7 @@ def _external_ending(view: RunObservation, policy: RunPolicy) -> RunEnding:
     if view.status is RunStatus.CANCELLING:
         drain_s = policy.timing.drain_interrupt_s
         reason = view.reason or "stopped by the user"
-        return RunEnding(status=RunStatus.CANCELLED, reason=reason, stop="cancelled", drain_s=drain_s)
+        return RunEnding(status=RunStatus.CANCELLED, reason=reason, stop=CANCELLED, drain_s=drain_s)
     return RunEnding(
         status=RunStatus.FAILED,
         reason=f"its leader was lost while it was stopping ({view.reason or 'no reason is stored'})",

@@ -19,14 +19,12 @@ from typing import Any
 from loadgen.clock import Clock
 from loadgen.control.session import ControlFailed, ControlSession, ParsedRows
 from loadgen.control.tables import (
-    run_control_events,
     run_leases,
     run_measurements,
     run_status,
     test_results,
     worker_heartbeats,
 )
-from loadgen.control.tables.run_control_events import PastEvent
 from loadgen.control.tables.run_leases import Lease
 from loadgen.control.tables.run_status import Run, StatusChange, UnfinishedRun
 from loadgen.control.tables.test_results import ResultRow
@@ -34,50 +32,38 @@ from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.errors import Busy, LoadgenError
 from loadgen.log import event
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
-from loadgen.report.summary import RunFacts, summarize
+from loadgen.report.summary import summarize
 from loadgen.results.stored_summary import read_result
-from loadgen.rules.client_health import judge_client
-from loadgen.rules.plan import plan_run
-from loadgen.rules.thresholds import check_thresholds
-from loadgen.rules.validity import Delivered, Evidence, RunVerdict, invalid_reasons, judge_timing
-from loadgen.scenario.frozen import thaw
+from loadgen.rules.validity import RunVerdict
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy, is_retryable_soon
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
+from orchestrator.aggregation import RunAggregator, SnapshotBackfill
 from orchestrator.experiment.state import ControlAccess
 from orchestrator.experiment.warehouse_settings import RestoredWarehouse, restore_left_settings
-from orchestrator.find_max_controller import FindMaxController, find_max_controller
+from orchestrator.find_max_controller import find_max_controller
+from orchestrator.guardrails import LimitMonitor
 from orchestrator.leadership import (
+    CLAIM_DELAY_S,
     SkippedRun,
     active_worker_of,
     expire_dead_holder,
+    release_lease,
     skipped_for_workers,
+    stored_scenario,
     why_not_recoverable,
 )
-from orchestrator.run_result import (
-    MeasuredWindows,
-    client_parts,
-    connections_document,
-    delivered_load,
-    delivered_steps,
-    gather_windows,
-    login_counts,
-    missing_load_causes,
-    planned_until_s,
-    read_stages,
-    run_result_row,
-    session_counts,
-    worker_results,
-)
+from orchestrator.run_environment import recovered_foreign_load
+from orchestrator.run_facts import Circumstances, judge_run, read_ended_run
+from orchestrator.run_result import run_result_row
 from orchestrator.spawn.containers import remove_job, runs_containers
-from orchestrator.worker_health import WorkerHealth, WorkerView, assess_workers
+from orchestrator.worker_health import WorkerView, assess_workers
 
 log = logging.getLogger(__name__)
 
 LEASE_TTL_S = 60.0
 WAIT_S = 60.0  # in all, for the margin of a lease and for workers that drain
-MARGIN_S = 0.1  # the server's clock has milliseconds
 ATTEMPTS = 3  # to end a run: a user may cancel it in between
 
 
@@ -158,7 +144,7 @@ def leaderless_run_on(
         if found.run_id == besides or found.lease_over_ms is None:
             continue
         _, ended = expire_dead_holder(session, retries, found.run_id)
-        scenario = _scenario(session, retries, found.run_id) if ended or found.lease_over_ms > 0 else None
+        scenario = stored_scenario(session, retries, found.run_id) if ended or found.lease_over_ms > 0 else None
         if scenario is None or not is_meant(scenario):
             continue
         beats = retries.call(partial(worker_heartbeats.read, session, found.run_id))
@@ -181,7 +167,7 @@ def _recover(session: ControlSession, retries: RetryPolicy, found: UnfinishedRun
         found = replace(found, lease_over_ms=-holder.remaining_ms)
     if led := why_not_recoverable(found, holder):
         return led
-    scenario = _scenario(session, retries, found.run_id)
+    scenario = stored_scenario(session, retries, found.run_id)
     beats = retries.call(lambda: worker_heartbeats.read(session, found.run_id))
     if active := active_worker_of(beats, scenario, leader_ended=leader_ended):
         return skipped_for_workers(found.run_id, active, scenario, leader_ended=leader_ended)
@@ -194,16 +180,7 @@ def _recover(session: ControlSession, retries: RetryPolicy, found: UnfinishedRun
             remove_job(scenario, session.place, found.run_id, retries.clock)
         return ended
     finally:
-        _release(session, term)
-
-
-def _scenario(session: ControlSession, retries: RetryPolicy, run_id: str) -> Scenario | None:
-    text = retries.call(lambda: run_status.read_config(session, run_id))
-    try:
-        return None if text is None else thaw(text, None)
-    except LoadgenError as error:  # of another version: the run ends without a result
-        event(log, logging.WARNING, "scenario_unreadable", run=run_id, why=str(error))
-        return None
+        release_lease(session, term)
 
 
 def _end(
@@ -262,14 +239,14 @@ def _reason(run: Run, found: UnfinishedRun, by: str) -> str:
     return f"{before}its orchestrator was lost ({lease}, {beat} before it was noticed); ended by {by}"
 
 
-def _release(session: ControlSession, term: Lease) -> None:
-    try:
-        run_leases.release(session, term)
-    except LoadgenError as error:  # the lease expires by itself
-        event(log, logging.DEBUG, "lease_release_failed", key=term.key, why=str(error))
-
-
 # --- the result from the stored rows ---------------------------------------------------------------------------------
+
+
+# Reasons why the result is INVALID: what the orchestrator had observed, and is in no table.
+LOST_FACTS = (
+    "its orchestrator was lost",
+    "whether a worker was replaced, or another run was on the warehouse, is not known: its orchestrator was lost",
+)
 
 
 def _make_result(
@@ -280,71 +257,30 @@ def _make_result(
     beats: Sequence[HeartbeatRow],
     reason: str,
 ) -> tuple[ResultRow, dict[str, Any]]:
-    stored = retries.call(lambda: run_measurements.read_windows(session, run.run_id))
-    rows = [row for row, _ in retries.call(lambda: test_results.read(session, run.run_id))]
-    workers = workers_at_last_heartbeat(run, beats)
-    gathered = gather_windows(workers, stored)
-    merged, deciding, gaps = gathered.judged(scenario), None, gathered.gaps
+    ended = read_ended_run(session, retries, run, scenario, workers_at_last_heartbeat(run, beats))
+    progress = RunAggregator(scenario.thresholds, scenario.judged_stages)
+    SnapshotBackfill(session, run.run_id, progress.seconds).fill_all(ended.workers, retries)
+    limits = LimitMonitor(scenario.judged_thresholds, scenario.guardrails, scenario.timing, progress)
     search = find_max_controller(scenario)
     if search is not None:
         steps = retries.call(lambda: run_measurements.read_steps(session, run.run_id))
-        search.restore(steps, gathered.step_windows)
-        gaps += () if search.obstacle is None else (search.obstacle,)
+        limits.warn_of_uncertain_steps(search.restore(steps, ended.gathered.step_windows))
         search.stop("its orchestrator was lost")
-        merged = gathered.step(search.decisive_step)
-        deciding = {step.number for step in search.deciding_steps}
-    client = judge_client(client_parts(gathered, deciding))
-    gaps += judge_timing(gathered.windows, gathered.warmups, plan_run(scenario.load), steps=deciding).invalid
-    lost = tuple(worker.why for worker in workers if worker.health is not WorkerHealth.DONE)
-    connections = connections_document(login_counts(workers, rows), run.start_time)
-    events = retries.call(lambda: run_control_events.history(session, run.run_id))
-    delivered = _delivered(
-        scenario, search, gathered, events, missing_load_causes(connections, workers, gathered, plan_run(scenario.load))
-    )
-    evidence = Evidence(merged=merged, client=client, delivered=delivered, lost_workers=lost, gaps=gaps)
-    facts = RunFacts(
-        run_id=run.run_id,
-        scenario=scenario.name,
-        status=RunStatus.FAILED.value,
+    known = Circumstances(
+        status=RunStatus.FAILED,
         reason=reason,
-        started_at=None if run.start_time is None else f"{run.start_time.isoformat(timespec='milliseconds')}Z",
-        connections=scenario.load.connections if search is None else search.connections,
-        statements=scenario.workload.statements,
-        merged=merged,
-        invalid=["its orchestrator was lost", *invalid_reasons(evidence)],
-        checked=check_thresholds(scenario.judged_thresholds, merged),
-        client=client.health,
-        workers=worker_results(workers, gathered),
-        open_loop=scenario.load.is_open_loop,
-        stages=read_stages(session, retries, run, scenario, gathered),
-        find_max=None if search is None else search.result(gathered.step, valid=False),
-        sessions=session_counts(rows) if scenario.sessions.count else None,
-        delivered=delivered,
-        replay=scenario.load.replay,
-        logins=connections,
+        foreign=recovered_foreign_load(session, retries, ended),
+        obstacles=LOST_FACTS,
     )
+    facts = judge_run(ended, limits, search, known)
     summary = summarize(facts)
     return run_result_row(run, facts, summary), summary
-
-
-def _delivered(
-    scenario: Scenario,
-    search: FindMaxController | None,
-    gathered: MeasuredWindows,
-    events: Sequence[PastEvent],
-    because: str,
-) -> Delivered:
-    """The delivered load. As in any other run it is judged against the whole plan."""
-    if search is not None:
-        return delivered_steps(gathered.windows, search.deciding_levels, because, closed=True)
-    plan = plan_run(scenario.load)
-    return delivered_load(scenario, plan, gathered, until_s=planned_until_s(events), because=because)
 
 
 def workers_at_last_heartbeat(run: Run, beats: Sequence[HeartbeatRow]) -> tuple[WorkerView, ...]:
     """All expected workers by their last heartbeats. Workers without a COMPLETED heartbeat count as lost."""
     ids = tuple(f"worker-{number}" for number in range(run.workers_expected))
-    silent_s = {row.identity.worker_id: row.age_ms / 1000 for row in beats}
+    silent_s = {row.identity.worker_id: max(1, row.age_ms) / 1000 for row in beats}
     return assess_workers(ids, beats, (), silent_s, stale_s=0.0, dead_s=0.0)
 
 
@@ -363,7 +299,7 @@ class RecoveryWait:
         self._reported |= {one.run_id for one in soon}
         if self._retries.clock.monotonic_ns() >= self._until_ns:
             return False
-        pause_s = min(one.free_in_s or 0.0 for one in soon) + MARGIN_S
+        pause_s = min(one.free_in_s or 0.0 for one in soon) + CLAIM_DELAY_S
         return not self._retries.clock.wait(self._retries.stop, pause_s)
 
 

@@ -17,14 +17,15 @@ import logging
 import math
 import os
 import platform
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Protocol
 
 from loadgen import __version__
+from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_measurements
 from loadgen.control.tables.run_measurements import StepRecord, WarehousePoll
 from loadgen.control.tables.run_status import Run
@@ -32,15 +33,15 @@ from loadgen.control.tables.test_results import ResultRow, dropped_rows
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
 from loadgen.model.run import WorkerStatus
+from loadgen.rules.plan import RunPlan
 from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.ident import Identifier
+from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import MS_PER_S, NS_PER_MS
 from loadgen.values import dataclass
-from orchestrator.leader import Leader
 from orchestrator.query_history import HistorySlice, QueryHistory, WarehouseUse, history_profile
 from orchestrator.run_result import MeasuredWindows
-from orchestrator.warehouse import target_warehouse
 from orchestrator.worker_health import WorkerHealth, WorkerView
 
 log = logging.getLogger(__name__)
@@ -78,40 +79,84 @@ class ForeignLoad:
     warnings: tuple[str, ...] = ()
 
 
+class RunMeasurement(Protocol):
+    """What a run has measured, and where: an EndedRun."""
+
+    @property
+    def run(self) -> Run: ...
+    @property
+    def scenario(self) -> Scenario: ...
+    @property
+    def plan(self) -> RunPlan: ...
+    @property
+    def gathered(self) -> MeasuredWindows: ...
+    @property
+    def connections(self) -> Mapping[str, Any]: ...
+
+
 def read_foreign_load(
-    leader: Leader,
-    run: Run,
-    scenario: Scenario,
-    gathered: MeasuredWindows,
-    logins: Mapping[str, Any],
+    session: ControlSession,
+    retries: RetryPolicy,
+    ended: RunMeasurement,
+    *,
+    warehouse: str,
+    polls: Sequence[WarehousePoll],
     environ: Mapping[str, str],
-    hurried: threading.Event,
+    hurried: Callable[[], bool],
 ) -> ForeignLoad:
     """Find foreign load in a run that has ended. With a control plane on the same warehouse nothing is judged, because
     its statements cannot be told apart. `hurried`: the run was interrupted, so the history is not read."""
-    _, warehouse = target_warehouse(scenario, environ)
-    poller = leader.warehouse_poller
-    if not warehouse or poller is None or run.start_time is None or scenario.control.share_warehouse:
+    scenario = ended.scenario
+    own = own_load(session, retries, ended)
+    if own is None:
         return ForeignLoad()
-    again = sum(logins["reopened"].values())  # the statement of a lost connection may still execute
-    if scenario.load.mode is LoadMode.FIND_MAX:
-        steps = leader.retries.call(lambda: run_measurements.read_steps(leader.session, run.run_id))
-        own = own_load_of_steps(steps, again)
-    else:
-        begin = run.start_time + timedelta(seconds=leader.plan.measures_s)
-        end = begin + timedelta(seconds=gathered.merged.seconds)
-        own = [OwnLoad(begin=begin, end=end, statements=scenario.load.connections + again)]
-    polls, name, is_exact = poller.observed, Identifier.parse(warehouse), scenario.connection == EMBEDDED
+    name, is_exact = Identifier.parse(warehouse), scenario.connection == EMBEDDED
     polled = foreign_statements(name.name, polls, own)
     used = unread = None
-    if not (is_exact and polled) and not hurried.is_set():
+    if not (is_exact and polled) and not hurried():
         try:
-            used = _foreign_use(leader, run, scenario, name, own, own_use(gathered), environ)
+            used = _foreign_use(session, ended, name, own, environ)
         except LoadgenError as error:
-            event(log, logging.WARNING, "history_not_read", run=run.run_id, why=str(error))
+            event(log, logging.WARNING, "history_not_read", run=ended.run.run_id, why=str(error))
             unread = "the query history of the warehouse could not be read: load of others may not have been noticed"
     unobserved = unobserved_load([poll.timestamp for poll in polls], own, scenario.timing.warehouse_poll_s)
     return judge_foreign_load(used=used, unread=unread, polled=polled, unobserved=unobserved, is_exact=is_exact)
+
+
+UNREAD_BY_RECOVERY = "the query history was not read after its orchestrator was lost: foreign load may not be noticed"
+UNPOLLED = "whether other statements ran on the warehouse is not known: its orchestrator has stored no poll of it"
+
+
+def recovered_foreign_load(session: ControlSession, retries: RetryPolicy, ended: RunMeasurement) -> ForeignLoad:
+    """As read_foreign_load(), for a run without a leader: only by the stored polls. A recovery does not log in to the
+    target, and it does not know whether the user had allowed other runs."""
+    own, scenario = own_load(session, retries, ended), ended.scenario
+    if own is None:
+        return ForeignLoad()
+    polls = retries.call(lambda: run_measurements.read_polls(session, ended.run.run_id))
+    if not polls:
+        return ForeignLoad(warnings=(UNPOLLED,))
+    warehouse = scenario.target.warehouse or "of the target"
+    polled = foreign_statements(warehouse, polls, own)
+    unobserved = unobserved_load([poll.timestamp for poll in polls], own, scenario.timing.warehouse_poll_s)
+    is_exact = scenario.connection == EMBEDDED
+    unread = None if is_exact and polled else UNREAD_BY_RECOVERY
+    found = judge_foreign_load(used=None, unread=unread, polled=polled, unobserved=unobserved, is_exact=is_exact)
+    return replace(found, warnings=(*map(str, polls.unreadable), *found.warnings))
+
+
+def own_load(session: ControlSession, retries: RetryPolicy, ended: RunMeasurement) -> list[OwnLoad] | None:
+    """The load of the run, by spans. None: foreign load is not judged, because the run never started, or the control
+    plane shares its warehouse."""
+    run, scenario = ended.run, ended.scenario
+    if run.start_time is None or scenario.control.share_warehouse:
+        return None
+    again = sum(ended.connections["reopened"].values())  # the statement of a lost connection may still execute
+    if scenario.load.mode is LoadMode.FIND_MAX:
+        return own_load_of_steps(retries.call(lambda: run_measurements.read_steps(session, run.run_id)), again)
+    begin = run.start_time + timedelta(seconds=ended.plan.measures_s)
+    end = begin + timedelta(seconds=ended.gathered.merged.seconds)
+    return [OwnLoad(begin=begin, end=end, statements=scenario.load.connections + again)]
 
 
 def judge_foreign_load(
@@ -158,12 +203,10 @@ def foreign_statements(warehouse: str, polls: Sequence[WarehousePoll], own: Sequ
 
 
 def _foreign_use(
-    leader: Leader,
-    run: Run,
-    scenario: Scenario,
+    session: ControlSession,
+    ended: RunMeasurement,
     warehouse: Identifier,
     own: Sequence[OwnLoad],
-    measured: OwnUse,
     environ: Mapping[str, str],
 ) -> str | None:
     """A sentence like that of foreign_statements(), by the query history. Raises LoadgenError if it cannot be read."""
@@ -171,14 +214,14 @@ def _foreign_use(
         return None
     bounds = (min(span.begin for span in own), max(span.end for span in own))
     start_ms, end_ms = (round(moment.replace(tzinfo=UTC).timestamp() * MS_PER_S) for moment in bounds)
-    place = leader.session.place
+    place, scenario = session.place, ended.scenario
     is_shared = place.connection == scenario.connection and Identifier.parse(place.warehouse).name == warehouse.name
     profile = history_profile(scenario, place, environ)
-    with closing(QueryHistory(profile, run.run_id, environ)) as history:
+    with closing(QueryHistory(profile, ended.run.run_id, environ)) as history:
         span = HistorySlice(start_ms=start_ms, end_ms=end_ms)
         use = history.use(warehouse.name, span, has_control_plane=is_shared)
     shown = 1 - min(1.0, use.left_out_ms / (end_ms - start_ms)) if end_ms > start_ms else 1.0
-    return foreign_use(warehouse.name, use, measured, shown)
+    return foreign_use(warehouse.name, use, own_use(ended.gathered), shown)
 
 
 def own_use(gathered: MeasuredWindows) -> OwnUse:
@@ -235,26 +278,28 @@ class TargetInfo:
     shared_warehouse: bool = False  # the user allows other runs on the warehouse at the same time
 
 
-def environment_document(leader: Leader, scenario: Scenario, known: TargetInfo, seen: Sequence[str]) -> dict[str, Any]:
-    unstored = [
-        f"{one.worker_id} could not store all rows: {one.last_error}" for one in leader.workers if one.unstored_rows
-    ]
-    warnings = list(dict.fromkeys([*leader.limits.warnings, *unstored, *seen]))
-    if scenario.target.use_cached_result:
-        warnings.append("target.use_cached_result is on: some answers may come from the result cache")
-    if known.shared_warehouse:
-        warnings.append("the warehouse was shared: other runs may have measured on it at the same time")
-    poller = leader.warehouse_poller
-    here = {"python": platform.python_version(), "platform": platform.platform(), "cores": os.cpu_count()}
-    return here | {
+def environment_document(known: TargetInfo) -> dict[str, Any]:
+    """The machine and the versions of this orchestrator."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
         "niceness": os.getpriority(os.PRIO_PROCESS, 0),  # of workers on this machine too: they inherit it
         "loadgen": __version__,
         "driver": driver.version(),
         "server": known.server,
         "shared_warehouse": known.shared_warehouse,
-        "warnings": warnings,
-        "credits": None if poller is None or scenario.connection == EMBEDDED else round(poller.credits, 6),
     }
+
+
+def run_warnings(scenario: Scenario, seen: Sequence[str], *, shared: bool) -> list[str]:
+    """The warnings about a run, each once."""
+    warnings = list(dict.fromkeys(seen))
+    if scenario.target.use_cached_result:
+        warnings.append("target.use_cached_result is on: some answers may come from the result cache")
+    if shared:
+        warnings.append("the warehouse was shared: other runs may have measured on it at the same time")
+    return warnings
 
 
 _DROPPED = {

@@ -13,7 +13,8 @@ from dataclasses import field, replace
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.session import ControlSession, ParsedRows
+from loadgen.clock import utc_iso
+from loadgen.control.session import ParsedRows
 from loadgen.control.tables import run_control_events
 from loadgen.control.tables.run_control_events import PastEvent
 from loadgen.control.tables.run_status import Run
@@ -21,7 +22,15 @@ from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError
 from loadgen.metrics.connections import ConnectionFailure, LoginCounts, ReconnectReason, failure_data, read_logins
 from loadgen.metrics.json_fields import JsonFields
-from loadgen.metrics.window import ClientResourceUse, MergedWindows, WindowResult, WindowRow, merge, window_discrepancy
+from loadgen.metrics.window import (
+    ClientResourceUse,
+    MergedWindows,
+    WindowResult,
+    WindowRow,
+    known_windows,
+    merge,
+    window_discrepancy,
+)
 from loadgen.model.counts import UserSessionCounts
 from loadgen.model.event import SetPhase, Start, Stop
 from loadgen.model.run import Phase, worker_share
@@ -31,7 +40,6 @@ from loadgen.rules.client_health import ClientHealth, ClientPart
 from loadgen.rules.plan import RunPlan, planned_arrivals, planned_connection_ms
 from loadgen.rules.validity import ArrivalScope, Delivered, Key, delivered_arrivals, delivered_connections
 from loadgen.scenario.model import LoadStage, Scenario, stage_name
-from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_MS, counted
 from loadgen.values import dataclass
 from orchestrator.lifecycle import PLAN_COMPLETED
@@ -84,15 +92,15 @@ class MeasuredWindows:
 def gather_windows(workers: Sequence[WorkerView], stored: Sequence[WindowRow]) -> MeasuredWindows:
     """The measured windows of every worker. Missing or inconsistent windows are listed as gaps."""
     gaps = [str(error) for error in stored.unreadable] if isinstance(stored, ParsedRows) else []
+    reported = {worker.worker_id: () if worker.live is None else worker.live.windows for worker in workers}
+    rows = [row for row in stored if row.worker_id in reported]
+    known = known_windows(rows, reported, lambda worker_id, why: gaps.append(f"{worker_id}: {why}"))
     windows: dict[str, tuple[WindowResult, ...]] = {}
     warmups: dict[str, tuple[WindowResult, ...]] = {}
     for worker in workers:
-        known = _stored(worker.worker_id, stored, gaps)
-        if worker.live is not None:
-            for window in worker.live.windows:
-                known.setdefault(window.window_id, window)
-        measured = tuple(window for _, window in sorted(known.items()) if window.phase is Phase.MEASUREMENT)
-        warmups[worker.worker_id] = tuple(window for window in known.values() if window.phase is Phase.WARMUP)
+        own = known[worker.worker_id]
+        measured = tuple(window for window in own if window.phase is Phase.MEASUREMENT)
+        warmups[worker.worker_id] = tuple(window for window in own if window.phase is Phase.WARMUP)
         for window in measured:
             problem = window_discrepancy(window)
             if problem is not None:
@@ -152,17 +160,6 @@ def client_effect(windows: Sequence[WindowResult]) -> ClientResourceUse | None:
     """The use of resources by the worker's process during these windows. None: it was not reported."""
     known = [window.client for window in windows if window.client is not None]
     return sum(known[1:], known[0]) if known else None
-
-
-def read_stages(
-    session: ControlSession, retries: RetryPolicy, run: Run, scenario: Scenario, gathered: MeasuredWindows
-) -> tuple[StageResult, ...]:
-    """The measurement of each stage of the scenario. The events contain the beginnings of the stages."""
-    stages = scenario.load.stages
-    if not stages or run.start_time is None:
-        return ()
-    past_events = retries.call(lambda: run_control_events.history(session, run.run_id))
-    return stage_results(stages, gathered, stage_starts(past_events, run.start_time))
 
 
 def stage_starts(events: Sequence[PastEvent], start: datetime) -> dict[int, float]:
@@ -308,7 +305,7 @@ def _newest(failures: list[tuple[ConnectionFailure, str]], start: datetime | Non
         {
             "worker_id": worker_id,
             **failure_data(one),
-            "at": f"{one.at.isoformat(timespec='milliseconds')}Z",
+            "at": utc_iso(one.at),
             "second": None if start is None else round((one.at - start).total_seconds(), 1),
         }
         for one, worker_id in sorted(failures, key=lambda entry: entry[0].at)[-CONNECTION_FAILURES_MAX:]
@@ -349,18 +346,6 @@ def _refusals(connections: Mapping[str, Any]) -> Iterator[str]:
     code = "" if last[0]["code"] is None else f"{last[0]['code']}: "
     times = "login was" if refused == 1 else "logins were"
     yield f"{refused:,} {times} refused, the last of {last[0]['worker_id']}: {code}{last[0]['text']}"
-
-
-def _stored(worker_id: str, stored: Sequence[WindowRow], gaps: list[str]) -> dict[int, WindowResult]:
-    known: dict[int, WindowResult] = {}
-    for row in stored:
-        if row.worker_id != worker_id:
-            continue
-        try:
-            known[row.window_id] = row.result()
-        except LoadgenError as error:
-            gaps.append(f"{worker_id}: {error}")
-    return known
 
 
 def driver_lightened(rows: Sequence[ResultRow]) -> bool | str | None:

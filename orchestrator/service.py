@@ -14,27 +14,14 @@ from typing import Any
 from loadgen.clock import Clock, SystemClock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession, OpenSession
-from loadgen.control.tables import run_measurements, run_status, test_results, value_pools
+from loadgen.control.tables import run_leases, run_status, test_results, value_pools
 from loadgen.control.tables.run_status import NewRun, Run
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
-from loadgen.metrics.stalls import stall_warnings
-from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.summary import RunFacts, enrichment_document, summarize
 from loadgen.results.stored_summary import read_result
-from loadgen.rules.client_health import judge_client
-from loadgen.rules.validity import (
-    Delivered,
-    Evidence,
-    invalid_reasons,
-    judge_timing,
-    login_warnings,
-    overload_warnings,
-    surplus_warnings,
-    undecided,
-)
 from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.model import EMBEDDED, Scenario
 from loadgen.snowflake.connect import LOGIN_ERRORS
@@ -45,31 +32,11 @@ from orchestrator.aggregation import RunSnapshot
 from orchestrator.enrich import enrich_run
 from orchestrator.leader import Leader
 from orchestrator.leadership import StopRequest, request_stop
-from orchestrator.lifecycle import PLAN_COMPLETED, THRESHOLD_MISSED, MoveRun, RunEnding
-from orchestrator.run_environment import (
-    ForeignLoad,
-    TargetInfo,
-    dropped_warnings,
-    environment_document,
-    read_foreign_load,
-)
+from orchestrator.lifecycle import MoveRun, RunEnding
+from orchestrator.run_environment import ForeignLoad, TargetInfo, environment_document, read_foreign_load
+from orchestrator.run_facts import Circumstances, EndedRun, judge_run, read_ended_run
 from orchestrator.run_folder import new_run_id
-from orchestrator.run_result import (
-    MeasuredWindows,
-    client_parts,
-    connections_document,
-    delivered_load,
-    delivered_steps,
-    driver_lightened,
-    gather_windows,
-    login_counts,
-    missing_load_causes,
-    read_stages,
-    run_result_row,
-    session_counts,
-    with_login_cause,
-    worker_results,
-)
+from orchestrator.run_result import run_result_row
 from orchestrator.spawn.spawner import Spawner, terminate_gracefully, worker_orders
 from orchestrator.warehouse import CreditMeter, WarehousePoller, target_warehouse
 from orchestrator.worker_health import WorkerHealth
@@ -205,9 +172,10 @@ class OrchestratorService:
                 raise RunFailed(f"workers could not be started: {error}", remedy=_NO_PROCESS) from error
             raise
 
-    def stop_run(self, run_id: str, *, by: str, why: str | None = None) -> StopRequest:
-        """Request the end of a run, whichever process leads it."""
+    def stop_run(self, run_id: str, *, by: str | None = None, why: str | None = None) -> StopRequest:
+        """Request the end of a run, whichever process leads it, or none. `by` names the user; None: this process."""
         with self._session() as session:
+            by = by or run_leases.describe_owner(run_leases.new_owner())
             return request_stop(session, self._retries, run_id, by, why)
 
     def get_run_status(self, run_id: str) -> Run | None:
@@ -234,7 +202,7 @@ class OrchestratorService:
         stored = read_result(leader.session, leader.retries, run.run_id)
         reason = ending.reason
         if stored is None or RunStatus(stored[0].status) not in RUN_TRANSITIONS[run.status]:
-            facts = self._enriched(self._facts(leader, scenario, ending, run), leader, scenario)
+            facts = self._enriched(self._facts(leader, scenario, ending, run), scenario)
             summary = summarize(facts)
             result = run_result_row(run, facts, summary)
         else:  # another leader has stored a result and was lost after that: the run ends with that result
@@ -265,74 +233,42 @@ class OrchestratorService:
             return error
 
     def _facts(self, leader: Leader, scenario: Scenario, ending: RunEnding, run: Run) -> RunFacts:
-        session, retries, load, limits = leader.session, leader.retries, scenario.load, scenario.judged_thresholds
-        stored = retries.call(lambda: run_measurements.read_windows(session, run.run_id))
-        rows = [row for row, _ in retries.call(lambda: test_results.read(session, run.run_id))]
-        gathered = gather_windows(leader.workers, stored)
-        search, merged, gaps, deciding = leader.find_max, gathered.judged(scenario), gathered.gaps, None
-        if search is not None:  # only the deciding steps count
-            search.stop(ending.reason)
-            merged = gathered.step(search.decisive_step)
-            deciding = {step.number for step in search.deciding_steps}
-            gaps += () if search.obstacle is None else (search.obstacle,)
-        client = judge_client(client_parts(gathered, deciding), shares_machine=scenario.connection == EMBEDDED)
-        timing = judge_timing(gathered.windows, gathered.warmups, leader.plan, steps=deciding)
-        leader.stored_seconds.fill_all(leader.workers, retries)
-        planned_s = 0.0 if leader.plan.ends_s is None else leader.plan.ends_s - leader.plan.measures_s
-        checked = leader.limits.complete(merged, gathered.measured_s, planned_s)
-        connections = connections_document(login_counts(leader.workers, rows), run.start_time)
-        because = missing_load_causes(connections, leader.workers, gathered, leader.plan)
-        delivered = with_login_cause(_delivered(leader, scenario, ending, gathered, because), connections)
-        lost = [worker.why for worker in leader.workers if worker.health is WorkerHealth.DEAD]
-        foreign = self._foreign_load(leader, run, scenario, gathered, connections)
-        loads = _load_warnings(delivered, merged, replay=load.replay is not None)
-        seen = [*client.warnings, *foreign.warnings, *timing.warnings, *dropped_warnings(rows, leader.workers), *loads]
-        evidence = Evidence(
-            merged=merged,
-            client=client,
-            lost_workers=(*lost, *leader.replacements.warnings),
-            gaps=(*gaps, *timing.invalid),
-            disturbances=(*self._disturbances(), *foreign.disturbances),
-            delivered=delivered,
-        )
-        invalid, aborted = invalid_reasons(evidence), ending.stop == THRESHOLD_MISSED
-        if not aborted:  # otherwise a threshold was certainly missed, whatever was measured after that
-            invalid += undecided(limits, checked, client.health, merged, open_loop=load.is_open_loop)
-        return RunFacts(
-            run_id=run.run_id,
-            scenario=scenario.name,
-            status=ending.status.value,
+        ended = read_ended_run(leader.session, leader.retries, run, scenario, leader.workers)
+        leader.stored_seconds.fill_all(leader.workers, leader.retries)
+        if leader.find_max is not None:
+            leader.find_max.stop(ending.reason)
+        poller = leader.warehouse_poller
+        costs = None if poller is None or scenario.connection == EMBEDDED else round(poller.credits, 6)
+        known = Circumstances(
+            status=ending.status,
             reason=ending.reason,
-            started_at=None if run.start_time is None else f"{run.start_time.isoformat(timespec='milliseconds')}Z",
-            connections=load.connections if search is None else search.connections,
-            statements=scenario.workload.statements,
-            merged=merged,
-            invalid=invalid,
-            checked=checked,
-            client=client.health,
-            workers=worker_results(leader.workers, gathered),
-            open_loop=load.is_open_loop,
-            stages=read_stages(session, retries, run, scenario, gathered),
-            find_max=None if search is None else search.result(gathered.step, valid=not invalid),
-            environment=environment_document(leader, scenario, self._circumstances, seen)
-            | {"driver_lightened": driver_lightened(rows)},
-            aborted=aborted,
+            stop=ending.stop,
+            stopped_s=leader.stopped_s,
             signal=self._signal,
-            sessions=session_counts(rows) if scenario.sessions.count else None,
-            delivered=delivered,
-            replay=load.replay,
-            logins=connections,
-            unstored={worker.worker_id: worker.unstored_rows for worker in leader.workers if worker.unstored_rows},
+            replaced=leader.replacements.warnings,
+            disturbances=tuple(self._disturbances()),
+            foreign=self._foreign_load(leader, ended),
+            shared_warehouse=self._circumstances.shared_warehouse,
+            environment=environment_document(self._circumstances) | {"credits": costs},
+        )
+        return judge_run(ended, leader.limits, leader.find_max, known)
+
+    def _foreign_load(self, leader: Leader, ended: EndedRun) -> ForeignLoad:
+        _, warehouse = target_warehouse(ended.scenario, self._environ)
+        poller = leader.warehouse_poller
+        if not warehouse or poller is None or self._circumstances.shared_warehouse:  # others are allowed there
+            return ForeignLoad()
+        return read_foreign_load(
+            leader.session,
+            leader.retries,
+            ended,
+            warehouse=warehouse,
+            polls=poller.observed,
+            environ=self._environ,
+            hurried=self._hurried.is_set,
         )
 
-    def _foreign_load(
-        self, leader: Leader, run: Run, scenario: Scenario, gathered: MeasuredWindows, connections: Mapping[str, Any]
-    ) -> ForeignLoad:
-        if self._circumstances.shared_warehouse:  # other runs are allowed there, and the result says so
-            return ForeignLoad()
-        return read_foreign_load(leader, run, scenario, gathered, connections, self._environ, self._hurried)
-
-    def _enriched(self, facts: RunFacts, leader: Leader, scenario: Scenario) -> RunFacts:
+    def _enriched(self, facts: RunFacts, scenario: Scenario) -> RunFacts:
         """The facts with the times from the query history. A failure of the enrichment leaves them unchanged."""
         retries = RetryPolicy(stop=self._hurried, clock=self._clock)
         session = self._open_session("enrich")
@@ -399,25 +335,3 @@ def _process(leader: Leader, ending: RunEnding) -> None:
     run = leader.read_run()
     if run.phase is not Phase.PROCESSING:
         leader.move(run, MoveRun(run.status, Phase.PROCESSING, ending.reason))
-
-
-def _load_warnings(delivered: Delivered, merged: MergedWindows, *, replay: bool) -> list[str]:
-    known = [*login_warnings(delivered), *overload_warnings(delivered), *stall_warnings(merged.stalls)]
-    return [*known, *surplus_warnings(merged, replay=replay)]
-
-
-def _delivered(
-    leader: Leader, scenario: Scenario, ending: RunEnding, gathered: MeasuredWindows, because: str
-) -> Delivered:
-    if leader.find_max is not None:
-        return delivered_steps(gathered.windows, leader.find_max.deciding_levels, because, closed=True)
-    until_s = None if ending.stop == PLAN_COMPLETED else _aborted_s(leader, ending, gathered)
-    return delivered_load(scenario, leader.plan, gathered, until_s=until_s, because=because)
-
-
-def _aborted_s(leader: Leader, ending: RunEnding, gathered: MeasuredWindows) -> float:
-    """When a run was aborted, in seconds of its plan. Workers may read a user's request to stop before the leader."""
-    measured_s = leader.plan.measures_s + gathered.merged.seconds
-    if leader.stopped_s is None:
-        return measured_s
-    return min(leader.stopped_s, measured_s) if ending.status is RunStatus.CANCELLED else leader.stopped_s

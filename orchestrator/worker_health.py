@@ -71,7 +71,6 @@ class WorkerView:
     """A worker as observed in one tick."""
 
     worker_id: str
-    worker_group_id: int
     health: WorkerHealth
     row: HeartbeatRow | None
     live: LiveMetrics | None
@@ -198,7 +197,7 @@ def assess_workers(
     by_id = {row.identity.worker_id: row for row in rows}
     ended = {end.worker_id: end for end in ends}
     views = []
-    for number, worker_id in enumerate(expected):
+    for worker_id in expected:
         row, end = by_id.get(worker_id), ended.get(worker_id)
         own_silent_s = silent_s.get(worker_id, 0.0)
         health = worker_health(
@@ -212,7 +211,6 @@ def assess_workers(
         views.append(
             WorkerView(
                 worker_id=worker_id,
-                worker_group_id=number,
                 health=health,
                 row=row,
                 live=reader.read(row),

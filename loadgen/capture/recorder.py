@@ -30,6 +30,7 @@ from typing import Any, cast
 from loadgen.capture.history import HistoryRow
 from loadgen.capture.pseudonyms import KEY_BYTES, Pseudonyms
 from loadgen.capture.statement_text import StatementCleaner, StatementLeftOut
+from loadgen.clock import utc_iso
 from loadgen.errors import ConfigurationError, UsageError, cannot_write
 from loadgen.log import printable
 from loadgen.model.capture import (
@@ -59,7 +60,7 @@ def epoch_ms(moment: datetime) -> float:
 
 
 def moment_text(milliseconds: float) -> str:
-    return (_EPOCH + timedelta(milliseconds=milliseconds)).isoformat(timespec="milliseconds") + "Z"
+    return utc_iso(_EPOCH + timedelta(milliseconds=milliseconds))
 
 
 def template_name(sql: str, template_id: str) -> str:

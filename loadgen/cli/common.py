@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
+from loadgen.clock import utc_iso
 from loadgen.errors import OutputFailed, UsageError
 from loadgen.log import columns_of, printable
 from loadgen.units import parse_duration_s
@@ -140,7 +141,7 @@ def parse_status(text: str, kind: type[Status]) -> Status:
 
 def utc_stamp(at: datetime | None, timespec: str = "milliseconds") -> str | None:
     """A time in UTC for JSON: 2026-11-15T02:00:00.000Z."""
-    return None if at is None else f"{at.replace(tzinfo=None).isoformat(timespec=timespec)}Z"
+    return utc_iso(at, timespec)
 
 
 def utc_text(at: datetime | None) -> str:

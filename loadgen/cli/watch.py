@@ -169,6 +169,7 @@ def stop(
 
     Works on any machine that reaches the control plane, and returns at once. The run ends soon afterwards as CANCELLED;
     its reason names the user who asked, and the time. The `loadgen run` that leads it exits with 130, as after Ctrl-C.
+    If no process leads the run, its workers are told to end; this takes up to ten seconds after its leader was lost.
     A run that has ended is not changed. RUN is a run id, a unique prefix of one, `latest`, or `latest~1` for the run
     before. Exit code 2 if there is no such run, 3 if the control plane cannot be reached.
     """

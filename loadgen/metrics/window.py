@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, field
 from functools import reduce
 from operator import add
@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from loadgen.errors import LoadgenError
 from loadgen.metrics.connections import ConnectionTime, read_time, time_data
 from loadgen.metrics.histogram import (
     BUCKETS,
@@ -199,6 +200,24 @@ class MergedWindows:
 
 def _longest_ms(spans: Iterable[Span]) -> float:
     return float(max((end - start for start, end in spans), default=0))
+
+
+def known_windows(
+    stored: Iterable[WindowRow], reported: Mapping[str, Iterable[WindowResult]], unreadable: Callable[[str, str], None]
+) -> dict[str, tuple[WindowResult, ...]]:
+    """The windows of every worker in order: as stored, else as `reported` in its last heartbeat. `unreadable` is called
+    with the worker of a damaged row, and why."""
+    known: dict[str, dict[int, WindowResult]] = {worker_id: {} for worker_id in reported}
+    for row in stored:
+        own = known.setdefault(row.worker_id, {})
+        try:
+            own[row.window_id] = row.result()
+        except LoadgenError as error:
+            unreadable(row.worker_id, str(error))
+    for worker_id, windows in reported.items():
+        for window in windows:
+            known[worker_id].setdefault(window.window_id, window)
+    return {worker_id: tuple(window for _, window in sorted(own.items())) for worker_id, own in known.items()}
 
 
 def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> MergedWindows:

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cronsim import CronSim, CronSimError
 
+from loadgen.clock import utc_iso
 from loadgen.errors import LoadgenError
 from loadgen.log import printable
 from loadgen.values import dataclass
@@ -313,4 +314,4 @@ def _chosen(schedule: Schedule, now: datetime) -> Iterator[tuple[datetime, bool]
 
 def fire_key(schedule_id: str, at: datetime) -> str:
     """The idempotency key of a fire's run."""
-    return f"schedule:{schedule_id}:{at:%Y-%m-%dT%H:%M:%SZ}"
+    return f"schedule:{schedule_id}:{utc_iso(at, 'seconds')}"

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from loadgen.clock import Clock
 from loadgen.errors import ConfigurationError, RunFailed, ScenarioInvalid
+from loadgen.log import printable
 from loadgen.model.workload import Choice, Literal, Parameter, Text
 from loadgen.prepare import table_definition
 from loadgen.prepare.session import PrepareSession
@@ -101,7 +102,29 @@ def survey(session: PrepareSession, scenario: Scenario) -> list[TableStatus]:
                 remedy="Set target.database and target.schema.",
             )
         found.append(_existing(session, name) if definition is None else look(session, definition))
+    _check_key_column(session, scenario, found)
     return found
+
+
+def _check_key_column(session: PrepareSession, scenario: Scenario, found: Sequence[TableStatus]) -> None:
+    """Check sharding.key_column against tables of type `existing`, whose columns a scenario does not declare. Nothing
+    is known about a table whose columns this role does not see."""
+    existing = [standing.name for standing in found if standing.definition is None]
+    if scenario.workload.sharding is None or not existing:
+        return
+    wanted = Identifier.parse(scenario.workload.sharding.key_column).name
+    columns = [Identifier.parse(one.name).name for table in scenario.prepare.tables for one in table.columns]
+    for name in existing:
+        database, schema, table = name.parts
+        rows = session.read(table_definition.read_columns(database), (schema.name, table.name))
+        if not rows:
+            return
+        columns += [str(row[0]) for row in rows]
+    if wanted not in columns:
+        raise ConfigurationError(
+            f"no table of prepare has the column {printable(wanted, 100)}, which is sharding.key_column",
+            remedy=f"Name one of their columns: {printable(', '.join(dict.fromkeys(columns)), 500)}.",
+        )
 
 
 def _existing(session: PrepareSession, name: QualifiedName) -> TableStatus:

@@ -438,6 +438,14 @@ def read_comment(database: Identifier) -> str:
     return f"SELECT COMMENT FROM {database.sql}.INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?"
 
 
+def read_columns(database: Identifier) -> str:
+    """Binds: schema and name. No row: as in read_comment()."""
+    return (
+        f"SELECT COLUMN_NAME FROM {database.sql}.INFORMATION_SCHEMA.COLUMNS WHERE TABLE_SCHEMA = ? AND TABLE_NAME = ?"
+        " ORDER BY ORDINAL_POSITION"
+    )
+
+
 def read_one_row(name: QualifiedName) -> str:
     return f"SELECT 1 FROM {name.sql} LIMIT 1"
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from loadgen.clock import utc_iso
 from loadgen.log import printable
 from loadgen.model.counts import Counts
 from loadgen.model.threshold import threshold_words
@@ -155,7 +156,7 @@ def _cells(record: RunRecord, second: RunSecond) -> Iterator[object]:
     counts, times = second.counts, second.every_response
     moment = record.started + timedelta(seconds=second.at_s)
     yield second.at_s
-    yield f"{moment.isoformat(timespec='milliseconds')}Z"
+    yield utc_iso(moment)
     yield second.phase or ""
     yield second.workers
     yield _number(second.qps)

@@ -505,10 +505,8 @@ class RunRecord:
 
     summary: Mapping[str, Any]  # summary.json
     template_id: str
-    created: datetime
     started: datetime | None  # None: it did not start
     ended: datetime | None
-    reason: str | None
     enrichment_status: str | None
     config: str  # of loadgen.scenario.frozen; secrets are ${NAME}
     scenario: Scenario | None  # None: written by another version; only `config` can be shown

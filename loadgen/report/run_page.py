@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from loadgen.clock import utc_iso
 from loadgen.metrics.histogram import PERCENTILES
 from loadgen.model.threshold import threshold_words
 from loadgen.report import formatting
@@ -422,7 +423,7 @@ def _optional_ms(value: float | None) -> str:
 
 
 def _moment(moment: datetime | None) -> str:
-    return "" if moment is None else f"{moment.isoformat(timespec='milliseconds')}Z"
+    return utc_iso(moment) or ""
 
 
 REASONS_MAX = 20

@@ -9,7 +9,7 @@ from loadgen.metrics.histogram import EMPTY
 from loadgen.model.threshold import ThresholdMetric
 from loadgen.report import formatting
 from loadgen.report.formatting import html, html_name
-from loadgen.report.page import code, data, details, facts, figure, named, not_drawn, note, number, short, table
+from loadgen.report.page import code, data, details, facts, figure, named, not_drawn, note, number, short, table, text
 from loadgen.report.records import RunRecord
 from loadgen.report.run_charts import ChartSeries, Timeline, checks_of, limit_of, statement_colours
 from loadgen.report.svg import Axis, Chart, ChartDot, ChartLimit, ChartLine, Point, linear_axis
@@ -151,7 +151,10 @@ def sessions(record: RunRecord) -> str:
 
 
 STEPS_WIDTH = 420
-STEP_HEAD = ("step", "connections", "succeeded", "error rate", "qps", "p50", "p95", "p99", "outcome")
+STEP_HEAD = (
+    *("step", "connections", "succeeded", "failed", "error rate", "qps"),
+    *("p50", "p95", "p99", "queue", "outcome"),
+)
 REASON_MAX = 2_000  # characters
 SIGNS = '<span class="s3">● held</span><span class="s2">✕ did not hold</span>'
 LIMITED = '<span class="s5">○ limited by the client</span>'
@@ -205,7 +208,7 @@ def find_max(record: RunRecord) -> str:
     )
     answer += note(html(str(found.get("reason") or ""), REASON_MAX))
     if record.steps:
-        answer += table("Steps in order; times in milliseconds", STEP_HEAD, _steps(record), words=0, last_words=1)
+        answer += table("Steps in order; times in milliseconds", STEP_HEAD, _steps(record), words=0, last_words=2)
         answer += note(formatting.STEPS_NOTE)
     return answer + _charts(record)
 
@@ -217,12 +220,14 @@ def _steps(record: RunRecord) -> Iterator[Sequence[str]]:
             number(step.number, str(step.number)),
             number(step.target, formatting.count(step.target)),
             number(step.succeeded, formatting.count(step.succeeded)),
+            number(step.failed, formatting.count(step.failed)),
             number(step.error_rate, formatting.percent(step.error_rate)),
             number(step.qps, formatting.rate(step.qps)),
             *(
                 number(step.latency_ms.get(key), formatting.time_of(step.latency_ms, key))
                 for key in ("p50", "p95", "p99")
             ),
+            text("yes" if step.queue_seen else ""),
             f'<td class="{_CELLS.get(step.outcome, "miss")}">{html(step.outcome)}</td>',
         )
         if step.outcome != HELD or step.reason != "held":

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
+from loadgen.clock import utc_iso
 from loadgen.log import printable
 from loadgen.report import formatting
 from loadgen.report.compare import said, unit
@@ -288,10 +289,7 @@ def trend_data(trend: Trend, last: int) -> dict[str, Any]:
         "left_out": dict(trend.left_out),
         "last_left_out": trend.last_left_out,
         "other_series": [_other_data(other) for other in trend.others],
-        "runs": [
-            {"run_id": run.run_id, "created_at": f"{run.started.isoformat(timespec='seconds')}Z"}
-            for run in trend.runs[first:]
-        ],
+        "runs": [{"run_id": run.run_id, "created_at": utc_iso(run.started, "seconds")} for run in trend.runs[first:]],
         "metrics": [_track_data(trend, track, first) for track in trend.tracks],
         "changes": [_step_data(trend, step) for step in trend.steps],
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.clock import utc_iso
 from loadgen.control.session import ControlSession, RowUnreadable, json_object
 from loadgen.control.tables import experiments, run_measurements, run_status, test_results, worker_heartbeats
 from loadgen.control.tables.experiments import ExperimentRow
@@ -425,7 +426,7 @@ def _facts(
             credit_price=float(price["credit"]),
             currency=str(price["currency"]),
             rates_date=str(price["rates_date"]),
-            started_at=f"{row.created_at.isoformat(timespec='milliseconds')}Z",
+            started_at=utc_iso(row.created_at),
             ended_at="",
             begun=begun,
             measured=tuple(measured),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from loadgen.clock import utc_iso
 from loadgen.control.session import ControlSession, ParsedRows, RowUnreadable
 from loadgen.control.tables import run_leases, run_status, worker_heartbeats
 from loadgen.control.tables.run_leases import LeaseHolder
@@ -112,11 +113,12 @@ def run_as_json(run: Run, figures: RunFigures | None, now: datetime) -> dict[str
         "phase": run.phase.value,
         "verdict": run.verdict,
         "reason": run.reason,
-        "created_at": _moment(run.created_at),
-        "started_at": _moment(run.start_time),
-        "warmup_ended_at": _moment(run.warmup_end_time),
-        "ended_at": _moment(run.end_time),
-        "updated_at": _moment(run.updated_at),
+        "created_at": utc_iso(run.created_at),
+        "started_at": utc_iso(run.start_time),
+        "warmup_started_at": utc_iso(run.warmup_start_time),
+        "warmup_ended_at": utc_iso(run.warmup_end_time),
+        "ended_at": utc_iso(run.end_time),
+        "updated_at": utc_iso(run.updated_at),
         "workers": {
             "expected": run.workers_expected,
             "registered": run.workers_registered,
@@ -172,10 +174,6 @@ def worker_labels(row: HeartbeatRow) -> list[str]:
     except (ValueError, RecursionError):
         return []
     return [label for label in found if isinstance(label, str)] if isinstance(found, list) else []
-
-
-def _moment(moment: datetime | None) -> str | None:
-    return None if moment is None else f"{moment.isoformat(timespec='milliseconds')}Z"
 
 
 # --- text ------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from loadgen.log import printable
 from loadgen.metrics.interval import read_custom_metrics
 from loadgen.metrics.json_fields import InvalidMetrics
 from loadgen.metrics.live_metrics import read_live
-from loadgen.metrics.window import MergedWindows, WindowResult, WindowRow, merge
+from loadgen.metrics.window import MergedWindows, WindowResult, WindowRow, known_windows, merge
 from loadgen.model.event import SetPhase, SetRunTarget, Start, Stop
 from loadgen.model.run import Phase
 from loadgen.model.warehouse import kind_shown, shown_row
@@ -98,10 +98,8 @@ def read_record(session: ControlSession, retries: RetryPolicy, name: str) -> Run
     return RunRecord(
         summary=in_order(summary, names),
         template_id=run.template_id,
-        created=run.created_at,
         started=start,
         ended=run.end_time,
-        reason=run.reason,
         enrichment_status=run.enrichment_status,
         config=config,
         scenario=scenario,
@@ -220,17 +218,16 @@ def measured_windows(
     return merged, None
 
 
-def stored_windows(stored: Sequence[WindowRow], beats: Sequence[HeartbeatRow]) -> dict[str, list[WindowResult]]:
-    """Measured windows by worker, from the table or else from the last heartbeat."""
-    known: dict[str, dict[int, WindowResult]] = {}
-    for row in stored:
-        known.setdefault(row.worker_id, {})[row.window_id] = row.result()
-    for beat in beats:
-        own = known.setdefault(beat.identity.worker_id, {})
-        for window in read_live(beat.beat.live_metrics).windows if beat.beat.live_metrics else ():
-            own.setdefault(window.window_id, window)
+def stored_windows(stored: Sequence[WindowRow], beats: Sequence[HeartbeatRow]) -> dict[str, tuple[WindowResult, ...]]:
+    """The measured windows of every worker. Raises InvalidMetrics if one of them is damaged."""
+    texts = {beat.identity.worker_id: beat.beat.live_metrics for beat in beats}
+    reported = {worker_id: read_live(text).windows if text else () for worker_id, text in texts.items()}
+    unreadable: list[str] = []
+    known = known_windows(stored, reported, lambda worker_id, why: unreadable.append(f"{worker_id}: {why}"))
+    if unreadable:
+        raise InvalidMetrics(unreadable[0])
     return {
-        worker_id: [window for _, window in sorted(own.items()) if window.phase is Phase.MEASUREMENT]
+        worker_id: tuple(window for window in own if window.phase is Phase.MEASUREMENT)
         for worker_id, own in sorted(known.items())
     }
 

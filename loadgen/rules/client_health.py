@@ -190,6 +190,12 @@ class ClientPart:
     health: ClientHealth
     service_mean_ms: float | None
 
+    @property
+    def limit(self) -> str | None:
+        """A sentence, if the client may have limited the result, and not the server."""
+        limit = self.health.saturation(self.service_mean_ms)
+        return None if limit is None else f"the client was the limit: {self.where} {limit}; {self.health.advice}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientVerdict:
@@ -204,12 +210,11 @@ def judge_client(parts: Sequence[ClientPart], *, shares_machine: bool = False) -
     """Judge every worker in every stage separately. `shares_machine`: the server runs on the machine of the workers."""
     invalid, warnings = [], []
     for part in parts:
-        limit = part.health.saturation(part.service_mean_ms)
         warning = part.health.warning(part.service_mean_ms)
         if part.health.is_unknown:
             invalid.append(f"whether the client was the limit is not known: {part.where} did not report its own load")
-        elif limit is not None:
-            invalid.append(f"the client was the limit: {part.where} {limit}; {part.health.advice}")
+        elif part.limit is not None:
+            invalid.append(part.limit)
         elif warning is not None:
             warnings.append(f"{part.where} {warning}: {part.health.advice}")
     health = replace(worst(part.health for part in parts), saturated=bool(invalid))

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+from loadgen.clock import utc_iso
 from loadgen.model.warehouse import CreditRates, WarehouseKind
 from loadgen.values import dataclass
 
@@ -161,10 +162,10 @@ def metering_of(
     alone = len(used) == len(arms)
     end = hours[-1] + HOUR
     return ExperimentMetering(
-        read_at=_text(now),
+        read_at=utc_iso(now, "seconds"),
         source=metering_source(hours, now),
-        begin=_text(hours[0]),
-        end=_text(end),
+        begin=utc_iso(hours[0], "seconds"),
+        end=utc_iso(end, "seconds"),
         hours=len(hours),
         complete=now >= end + latency,
         credits=sum(by_warehouse.values()),
@@ -173,10 +174,6 @@ def metering_of(
         arms={arm: by_warehouse[warehouse] for arm, warehouse in arms.items()} if alone else None,
         note="" if alone else SHARED,
     )
-
-
-def _text(moment: datetime) -> str:
-    return f"{moment.isoformat(timespec='seconds')}Z"
 
 
 def metering_document(one: ExperimentMetering) -> dict[str, Any]:

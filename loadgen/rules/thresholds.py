@@ -16,6 +16,8 @@ from loadgen.metrics.stalls import MEDIAN_SAMPLES_MIN
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.threshold import Operator, ThresholdCheck, ThresholdMetric, threshold_words
+from loadgen.rules.client_health import ClientHealth, client_share
+from loadgen.rules.find_max_step import SloCheck
 from loadgen.scenario.model import DEFAULT_THRESHOLD as DEFAULT
 from loadgen.scenario.model import Threshold
 from loadgen.units import NS_PER_MS
@@ -249,3 +251,34 @@ def is_worse(checked: Checked, before: Checked | None, operator: Operator) -> bo
 
 def _badness(checked: Checked) -> int:
     return 0 if checked.passed else 1 if checked.unknown else 2
+
+
+# --- thresholds of a step of a search --------------------------------------------------------------------------------
+
+
+def check_slo(
+    thresholds: Sequence[Threshold], merged: MergedWindows, health: ClientHealth, mean_ms: float | None
+) -> SloCheck:
+    """The first threshold that is not met decides. Otherwise a threshold may be undecided, by its bounds or by too few
+    samples."""
+    sure = True
+    for threshold in thresholds:
+        checked = check_threshold(threshold.check, merged)
+        straddles = _straddles(threshold.check, merged)
+        if not checked.passed and not checked.unknown:
+            value = checked.value
+            share = None if value is None else client_share(threshold.check, value, health, mean_ms, open_loop=False)
+            return SloCheck(missed=checked.check, sure=not straddles, by_client=share is not None)
+        sure = sure and not straddles and not checked.unknown
+    return SloCheck(sure=sure)
+
+
+def _straddles(check: ThresholdCheck, merged: MergedWindows) -> bool:
+    """Whether the 95 % bounds of a percentile lie on both sides of the limit."""
+    per_mille = PERCENTILES.get(check.metric.value)
+    if per_mille is None:
+        return False
+    bounds = tally_of(check, merged).response_bounds(per_mille)
+    limit_ns = check.limit * NS_PER_MS
+    is_low = bounds.low_ns is None or bounds.low_ns <= limit_ns
+    return is_low and (bounds.high_ns is None or bounds.high_ns >= limit_ns)

@@ -314,7 +314,7 @@ def _check_key_range(checked: CheckedScenario, file: ScenarioFile) -> None:
 
 
 def _check_key_column(checked: CheckedScenario, file: ScenarioFile) -> None:
-    """Not with tables of type existing: their columns are not known here."""
+    """Not with tables of type existing: their columns are read when the scenario is prepared."""
     path = "sharding.key_column"
     tables = file.prepare.tables
     if not file.sharding.enabled or not tables or not checked.fine(path, "sharding.enabled", "prepare"):

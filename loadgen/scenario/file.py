@@ -192,7 +192,10 @@ class ShardingSection(Section):
         "Number of shards for the generator `shard`.", default=100
     )
     key_column: Annotated[str, SqlName()] = key(
-        "The column that key_range is about: one of a prepared table.", default="ID"
+        "The column with the keys in key_range. A table of prepare must have it, also one of type existing; without "
+        "tables in prepare it is not checked. The plan shows it. Generators do not read it: put a sharded generator at "
+        "the ? of this column.",
+        default="ID",
     )
     key_range: tuple[Annotated[int, Integer(low=-(10**18))], ...] = key(
         "First and last key; the last is included.", default=[1, 1_000_000]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from loadgen.clock import Clock
+from loadgen.clock import Clock, utc_iso
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.model.experiment import ExperimentEnding
 from loadgen.model.warehouse import CreditRates
@@ -329,7 +329,7 @@ class ExperimentLoop:
                 currency=file.price.currency,
                 rates_date=file.price.table.date,
                 started_at=state.created_at,
-                ended_at=f"{self._actions.clock.utc_now():%Y-%m-%dT%H:%M:%S}Z",
+                ended_at=utc_iso(self._actions.clock.utc_now(), "seconds"),
                 begun=state.begun,
                 measured=state.measured,
                 connections=arm_connections(self._loaded),

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from loadgen.clock import Clock
+from loadgen.clock import Clock, utc_iso
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
@@ -135,7 +135,7 @@ class ExperimentStore:
                 raise measured.unreadable[0]  # without it a block would be incomplete, or compare wrong values
             return ExperimentState(
                 experiment_id=self.experiment_id,
-                created_at=f"{row.created_at.isoformat(timespec='milliseconds')}Z",
+                created_at=utc_iso(row.created_at),
                 begun=max(begun, default=0),
                 measured=tuple(measured),
             )

@@ -40,9 +40,14 @@ def judge_against_baseline(baseline: str, look: ControlReader, summary: Mapping[
     comparable does not change. It never raises: a failed comparison must not cost the result of the run."""
     if summary["status"] != "COMPLETED" or not summary["validity"]["valid"]:
         return dict(summary)
-    judge = _beside_trend if baseline == TREND else _beside_run
+
+    def judge(session: ControlSession, retries: RetryPolicy) -> dict[str, Any]:
+        if baseline == TREND:
+            return _beside_trend(session, retries, summary)
+        return _beside_run(session, retries, baseline, summary)
+
     try:
-        found = look(lambda session, retries: judge(session, retries, baseline, summary))
+        found = look(judge)
     except Exception as error:  # also a bug: the run has its result already
         kind = {"kind": TREND} if baseline == TREND else {"kind": "run", "run_id": baseline}
         code = error.exit_code if isinstance(error, LoadgenError) else LoadgenError.exit_code
@@ -83,9 +88,7 @@ def _beside_run(
     return {"kind": "run", "run_id": baseline, "verdict": verdict, "reason": reason, "exit_code": exit_code}
 
 
-def _beside_trend(
-    session: ControlSession, retries: RetryPolicy, baseline: str, summary: Mapping[str, Any]
-) -> dict[str, Any]:
+def _beside_trend(session: ControlSession, retries: RetryPolicy, summary: Mapping[str, Any]) -> dict[str, Any]:
     from loadgen.report.trend import reason_text
     from loadgen.results.comparisons import read_trend
 

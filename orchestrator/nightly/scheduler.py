@@ -32,7 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from loadgen.clock import Clock, SystemClock
+from loadgen.clock import Clock, SystemClock, utc_iso
 from loadgen.control.location import ControlPlaneLocation, state_folder
 from loadgen.control.session import ControlFailed, ControlSession, ParsedRows, RowUnreadable
 from loadgen.control.setup.installer import ensure_tables
@@ -473,7 +473,7 @@ def tick_document(done: SchedulerPass) -> dict[str, Any]:
         "fired": [
             {
                 "schedule": fired.schedule,
-                "fire_at": _stamp(fired.at),
+                "fire_at": utc_iso(fired.at, "seconds"),
                 "outcome": fired.outcome.value,
                 "queue_id": fired.queue_id,
             }
@@ -487,11 +487,7 @@ def tick_document(done: SchedulerPass) -> dict[str, Any]:
 def skipped_tick_document(until: datetime) -> dict[str, Any]:
     """The document of a tick that did not read the tables."""
     nothing: dict[str, Any] = {"schedules": None, "fired": [], "complaints": [], "more": False}
-    return {"looked": False, **nothing, "next_look_at": _stamp(until)}
-
-
-def _stamp(at: datetime) -> str:
-    return f"{at.replace(tzinfo=None).isoformat(timespec='seconds')}Z"
+    return {"looked": False, **nothing, "next_look_at": utc_iso(until, "seconds")}
 
 
 # --- `loadgen schedule tick` every minute, by cron or systemd --------------------------------------------------------

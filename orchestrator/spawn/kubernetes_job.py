@@ -374,10 +374,8 @@ class Pod:
 class KubernetesJobStatus:
     """The state of the Job itself."""
 
-    uid: str
     run_id: str
     workers: int
-    is_deleted: bool
     failed: Why | None  # the Job as a whole
     failed_indexes: frozenset[int]
     done_indexes: frozenset[int]
@@ -467,10 +465,8 @@ def read_job(data: Mapping[str, Any]) -> KubernetesJobStatus:
     metadata, status = _mapping(data, "metadata"), _mapping(data, "status")
     failed = _condition(status, ("Failed", "FailureTarget"))
     return KubernetesJobStatus(
-        uid=_text(metadata, "uid"),
         run_id=_text(_mapping(metadata, "annotations"), RUN_ANNOTATION),
         workers=int(_mapping(data, "spec").get("completions") or 0),
-        is_deleted=metadata.get("deletionTimestamp") is not None,
         failed=failed,
         failed_indexes=indexes_of(_text(status, "failedIndexes")),
         done_indexes=indexes_of(_text(status, "completedIndexes")),

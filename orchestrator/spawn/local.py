@@ -19,7 +19,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import loadgen
-from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder, last_lines
+from orchestrator.spawn.spawner import ObservedWorkers, ProcessEnd, WorkerOrder, last_lines
 
 _JOIN_S = 0.5
 
@@ -199,7 +199,7 @@ def find_python(environment: Mapping[str, str]) -> list[str]:
 # --- Workers that a user starts on any machine, or that another orchestrator has started -----------------------------
 
 
-class ExternalSpawner:
+class ExternalSpawner(ObservedWorkers):
     """Workers that a user starts. They read the end of the run from the tables. Without a leader they end by
     themselves."""
 
@@ -220,18 +220,6 @@ class ExternalSpawner:
         for order in orders:
             self._tell(worker_command(order, self._environment))
 
-    def ended(self) -> tuple[ProcessEnd, ...]:
-        return ()  # their last heartbeats report it
-
-    def running(self) -> int:
-        return 0
-
-    def terminate(self, *, hard: bool) -> None:
-        """No effect: these workers react only to STOP and to the expiry of the lease."""
-
-    def close(self) -> None:
-        """No effect: there are no resources."""
-
 
 def worker_command(order: WorkerOrder, environment: Mapping[str, str]) -> str:
     """The shell command that starts a worker."""
@@ -239,20 +227,5 @@ def worker_command(order: WorkerOrder, environment: Mapping[str, str]) -> str:
     return shlex.join(["env", *variables, "loadgen", *worker_arguments(order)])
 
 
-class AdoptedWorkers:
-    """Processes that another orchestrator has started. Only their heartbeats are observed."""
-
-    def start(self, orders: tuple[WorkerOrder, ...]) -> None:
-        """No effect: the workers have been started."""
-
-    def ended(self) -> tuple[ProcessEnd, ...]:
-        return ()
-
-    def running(self) -> int:
-        return 0
-
-    def terminate(self, *, hard: bool) -> None:
-        """No effect: these workers react only to STOP and to the status of the run."""
-
-    def close(self) -> None:
-        """No effect: there are no resources."""
+class AdoptedWorkers(ObservedWorkers):
+    """Processes that another orchestrator has started."""

@@ -101,6 +101,26 @@ class Spawner(Protocol):
         """Release all resources. Workers that may outlive this process are not ended."""
 
 
+class ObservedWorkers:
+    """A Spawner of workers that this process does not control: only their heartbeats are observed, and they react only
+    to STOP, to the status of the run and to the expiry of its lease."""
+
+    def start(self, orders: tuple[WorkerOrder, ...]) -> None:
+        """No effect: another process starts them, or has started them."""
+
+    def ended(self) -> tuple[ProcessEnd, ...]:
+        return ()  # their last heartbeats report it
+
+    def running(self) -> int:
+        return 0
+
+    def terminate(self, *, hard: bool) -> None:
+        """No effect: they cannot be reached."""
+
+    def close(self) -> None:
+        """No effect: there are no resources."""
+
+
 def worker_orders(run_id: str, worker_ids: tuple[str, ...]) -> tuple[WorkerOrder, ...]:
     """The order of each worker of the run."""
     return tuple(

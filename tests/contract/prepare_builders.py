@@ -33,11 +33,11 @@ class PrepareHarness:
         self.told: list[PreparationProgress] = []
         self._environ = {EMBEDDED_ADDRESS: server.address}
 
-    def scenario(self, tables: str, more: str = "") -> Scenario:
+    def scenario(self, tables: str, more: str = "", top: str = "") -> Scenario:
         text = (
             f"version: 1\nname: x\nconnection: embedded\ntarget: {{database: {self.database}, schema: PUBLIC}}\n"
             f"prepare: {{tables: [{tables}]{', ' if more else ''}{more}}}\n"
-            "workload: {statements: [{name: s, sql: SELECT 1}]}\n"
+            + (top or "workload: {statements: [{name: s, sql: SELECT 1}]}\n")
         )
         return parse_scenario(text, source="x.yaml", folder=Path(), environ={}).scenario
 

@@ -107,6 +107,31 @@ def test_an_existing_table_must_be_readable_and_is_never_touched(harness):
     assert harness.rows("SELECT A FROM THEIRS") == [(1,)]
 
 
+SHARDED = (
+    "workload: {{statements: [{{name: s, sql: SELECT ?, params: [{{uniform: {{sharded: true}}}}]}}]}}\n"
+    "sharding: {{enabled: true, key_column: {column}, key_range: [1, 1000]}}\n"
+)
+
+
+@pytest.mark.parametrize("column", ["customer_id", "OWN", "'\"Mixed\"'"])
+def test_the_key_column_may_be_of_an_existing_table_or_of_a_prepared_one(harness, column):
+    harness.cursor.execute('CREATE TABLE THEIRS (CUSTOMER_ID INTEGER, "Mixed" INTEGER)')
+    own = "{name: T, rows: 10, columns: [{name: own, type: INT, primary_key: true, generate: {sequence: {}}}]}"
+    scenario = harness.scenario(f"{{name: THEIRS, type: existing}}, {own}", top=SHARDED.format(column=column))
+
+    assert [one.outcome for one in harness.prepare(scenario).tables] == [TableOutcome.EXISTING, TableOutcome.CREATED]
+
+
+def test_a_key_column_that_no_existing_table_has_is_refused_before_anything_is_changed(harness):
+    harness.cursor.execute("CREATE TABLE THEIRS (CUSTOMER_ID INTEGER)")
+    scenario = harness.scenario("{name: THEIRS, type: existing}", top=SHARDED.format(column="CUSTOMER"))
+
+    with pytest.raises(ConfigurationError, match="no table of prepare has the column CUSTOMER, which is") as error:
+        harness.prepare(scenario)
+
+    assert error.value.remedy == "Name one of their columns: CUSTOMER_ID."
+
+
 def test_a_missing_privilege_and_a_missing_database_have_hints(harness):
     harness.server.fault(match=f'CREATE HYBRID.*"{harness.database}"', kind="error", errno=3001, sqlstate="42501")
     with pytest.raises(PrivilegeMissing, match="CREATE HYBRID TABLE") as error:

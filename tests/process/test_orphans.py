@@ -21,7 +21,7 @@ from loadgen.errors import RunFailed
 from loadgen.scenario.model import with_workers
 from loadgen.scenario.read import parse_scenario
 from orchestrator.service import OrchestratorService
-from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
+from orchestrator.spawn.spawner import ObservedWorkers, WorkerOrder
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_harness import MEASURES, Program, RunHarness, history, run_harness
@@ -250,20 +250,11 @@ def test_workers_elsewhere_whose_orchestrator_died_are_not_measured_beside(harne
     worker.process.kill()
 
 
-class NoProcess:
+class NoProcess(ObservedWorkers):
     """The machine has none left."""
 
     def start(self, orders: tuple[WorkerOrder, ...]) -> None:
         raise BlockingIOError(11, os.strerror(11))
-
-    def ended(self) -> tuple[ProcessEnd, ...]:
-        return ()
-
-    def running(self) -> int:
-        return 0
-
-    def terminate(self, *, hard: bool) -> None:
-        """There are none."""
 
     def close(self) -> None:
         raise OSError("not even that works")

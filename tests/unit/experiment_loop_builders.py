@@ -140,10 +140,8 @@ class LoopHarness:
         record = RunRecord(
             summary={},
             template_id="",
-            created=STARTED,
             started=STARTED,
             ended=STARTED + timedelta(seconds=RUN_S),
-            reason=None,
             enrichment_status=None,
             config="",
             scenario=self.loaded.arms[arm].scenario,

@@ -55,7 +55,6 @@ def view(
     worker_id = f"worker-{number}"
     return WorkerView(
         worker_id=worker_id,
-        worker_group_id=number,
         health=health,
         row=None if status is None else row(worker_id, status, **said),
         live=live,

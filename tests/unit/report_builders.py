@@ -156,10 +156,8 @@ def record(
     known: dict[str, Any] = {
         "summary": summary(measured, names, **(facts or {})),
         "template_id": "5ba06c18b63ecb69f2da728229976947",
-        "created": START,
         "started": START,
         "ended": START + timedelta(seconds=length),
-        "reason": "the plan is done",
         "enrichment_status": None,
         "config": freeze(run),
         "scenario": run,

@@ -16,7 +16,8 @@ from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.window import ClientResourceUse, WindowResult
 from loadgen.model.threshold import parse_threshold
 from loadgen.rules.client_health import ClientHealth, ClientPart, judge_client, worst
-from loadgen.rules.thresholds import check_threshold
+from loadgen.rules.find_max_step import SloCheck
+from loadgen.rules.thresholds import check_slo, check_threshold
 from loadgen.rules.validity import undecided
 from loadgen.scenario.model import Threshold
 from loadgen.scenario.settings import GuardrailSettings, TimingSettings
@@ -324,3 +325,12 @@ def test_a_worker_without_a_self_monitor_does_not_count_as_idle() -> None:
     (found,) = client_parts(MeasuredWindows(windows={"worker-0": (window(),)}, gaps=()))
 
     assert found.health == ClientHealth()
+
+
+@pytest.mark.parametrize("text", ["other.p95 < 21ms", "p95 < 21ms"])
+def test_a_step_without_samples_of_a_threshold_misses_it_without_certainty(text: str) -> None:
+    """The step is extended, whether the threshold is about all statements or about one of them."""
+    limits = (Threshold(check=parse_threshold(text)),)
+    known = {} if "." not in text else {"s": tally((20.0,) * 100)}
+
+    assert check_slo(limits, merged(known), ClientHealth(), None) == SloCheck(missed=text, sure=False)

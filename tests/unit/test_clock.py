@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import loadgen.clock as clock_module
-from loadgen.clock import READINGS_KEPT, Clock, FakeClock, Moment, ServerTime, SystemClock, monotonic, monotonic_ns
+from loadgen.clock import (
+    READINGS_KEPT,
+    Clock,
+    FakeClock,
+    Moment,
+    ServerTime,
+    SystemClock,
+    monotonic,
+    monotonic_ns,
+    utc_iso,
+)
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), FakeClock()])
@@ -151,3 +161,17 @@ def test_the_true_time_lies_within_the_reported_bounds(ways_ms: list[tuple[int, 
 
     assert abs(moment.at_ns) <= moment.uncertain_ns
     assert moment.uncertain_ns <= (min(there + back for there, back in ways_ms[-READINGS_KEPT:]) / 2 + 1) * MS
+
+
+@given(st.datetimes(), st.sampled_from(["seconds", "milliseconds"]))
+def test_a_time_has_the_same_text_naive_and_aware_and_can_be_read_back(moment: datetime, timespec: str) -> None:
+    text = utc_iso(moment, timespec)
+
+    assert text == utc_iso(moment.replace(tzinfo=UTC), timespec)
+    assert text.endswith("Z")
+    read = datetime.fromisoformat(text).replace(tzinfo=None)
+    assert timedelta() <= moment - read < (timedelta(seconds=1) if timespec == "seconds" else timedelta(milliseconds=1))
+
+
+def test_no_time_has_no_text() -> None:
+    assert utc_iso(None) is None

@@ -11,7 +11,7 @@ from loadgen.control.tables.run_control_events import PastEvent
 from loadgen.control.tables.run_leases import LeaseHolder
 from loadgen.control.tables.run_status import UnfinishedRun
 from loadgen.model.event import Command, Recipient, Start, Stop
-from loadgen.model.run import RunStatus, WorkerStatus
+from loadgen.model.run import WorkerStatus
 from loadgen.snowflake.profile_lookup import find_profile
 from orchestrator.leadership import NEVER_LED_S, active_worker, why_not_recoverable
 from orchestrator.recover import workers_at_last_heartbeat
@@ -26,7 +26,6 @@ from tests.unit.run_builders import RUN, WORKER
 def unfinished(lease_over_ms: int | None, beat_age_ms: int | None, update_age_ms: int = 10**9) -> UnfinishedRun:
     return UnfinishedRun(
         run_id="r",
-        status=RunStatus.RUNNING,
         lease_over_ms=lease_over_ms,
         beat_age_ms=beat_age_ms,
         update_age_ms=update_age_ms,

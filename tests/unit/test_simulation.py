@@ -291,7 +291,7 @@ OF_OTHERS = {
     "worker_heartbeats": {"last_beats"},
     "test_results": {"amend", "of_scenario"},
     "test_logs": {"newest"},
-    "worker_metrics_snapshots": {"read", "newest"},
+    "worker_metrics_snapshots": set(),
     "value_pools": {"append", "find", "read"},  # scenarios of the simulation have no pools
     "run_control_events": set(),
     "window_results": set(),

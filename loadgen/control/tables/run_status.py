@@ -147,7 +147,6 @@ class UnfinishedRun:
     """A run that has not ended. None: there was no lease or no heartbeat."""
 
     run_id: str
-    status: RunStatus
     lease_over_ms: int | None
     beat_age_ms: int | None
     update_age_ms: int

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from loadgen.control.tables import run_status
 from loadgen.errors import LoadgenError
 from loadgen.snowflake.session import RetryPolicy
+from orchestrator.leadership import request_stop
 from tests.unit.simulation.processes import OrchestratorProcess, Process, WorkerProcess
 from tests.unit.simulation.target import Span
 from tests.unit.simulation.wires import RequestOutcome
@@ -141,7 +141,7 @@ class User(Process):
     def main(self) -> int:
         session, retries = self.open_session("stop"), RetryPolicy(stop=self.never, clock=self.clock, attempts=3)
         try:
-            run_status.cancel(session, retries, self.world.run_id, "enough")
+            request_stop(session, retries, self.world.run_id, "a user", "enough")
         except LoadgenError as error:
             self.world.note("not cancelled", str(error))
         return 0

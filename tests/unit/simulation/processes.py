@@ -18,7 +18,7 @@ from loadgen.worker.worker import Worker
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import recover_runs
 from orchestrator.service import OrchestratorService
-from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
+from orchestrator.spawn.spawner import ObservedWorkers, ProcessEnd, WorkerOrder
 from tests.unit.simulation.rules import Mutation
 from tests.unit.simulation.scheduler import Killed
 from tests.unit.simulation.standard_tables import ZERO
@@ -307,7 +307,7 @@ class LocalSpawner:
             child.orphaned()
 
 
-class RemoteSpawner:
+class RemoteSpawner(ObservedWorkers):
     """A Spawner on other machines: only the heartbeats of workers are visible."""
 
     def __init__(self, world: World, *, starts: bool) -> None:
@@ -316,18 +316,6 @@ class RemoteSpawner:
     def start(self, orders: tuple[WorkerOrder, ...]) -> None:
         for order in orders if self._starts else ():
             self._world.start_worker(order)
-
-    def ended(self) -> tuple[ProcessEnd, ...]:
-        return ()
-
-    def running(self) -> int:
-        return 0
-
-    def terminate(self, *, hard: bool) -> None:
-        """Unreachable."""
-
-    def close(self) -> None:
-        """Nothing to release."""
 
 
 class OrchestratorProcess(Process):

@@ -152,6 +152,16 @@ class StandardTables:
     def _worker_metrics_snapshots_find(self, *key: Any) -> Rows:
         return [(sum(row[:2] == key for row in self.snapshots),)]
 
+    def _worker_metrics_snapshots_read(self, _: str) -> Rows:
+        """In order of time, then of the worker's number."""
+        first = {row[0]: row for row in reversed(self.snapshots)}
+        rows = [(*row[:6], datetime.fromisoformat(str(row[6])), *row[7:]) for row in first.values()]
+        return sorted(rows, key=lambda row: (row[6], row[4], row[0]))
+
+    def _worker_metrics_snapshots_newest(self, run_id: str, after_s: int) -> Rows:
+        since = ZERO + timedelta(seconds=self.now_s + after_s)
+        return [row for row in self._worker_metrics_snapshots_read(run_id) if row[6] >= since]
+
     def _worker_metrics_snapshots_ids(self, run_id: str) -> Rows:
         return [row[:1] for row in self.snapshots if row[1] == run_id]
 

@@ -224,7 +224,7 @@ class Tables(StandardTables):
         over_s = self.lease_over_s
         beaten_s = max(self.beaten_s.values(), default=None)
         ages = (over_s, None if beaten_s is None else self.now_s - beaten_s, self.now_s - self.updated_s)
-        return [(self.created[0], self.status, *(None if age_s is None else round(age_s * 1000) for age_s in ages))]
+        return [(self.created[0], *(None if age_s is None else round(age_s * 1000) for age_s in ages))]
 
     def _run_status_move(self, *binds: Any) -> Commit:
         to, to_phase, reason, verdict, epoch, started, _, _, _, _, ends, _, status, _, phase, _, _, owner = binds

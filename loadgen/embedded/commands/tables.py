@@ -16,8 +16,8 @@ from loadgen.embedded import catalog as store
 from loadgen.embedded import postgres_names, sql_errors
 from loadgen.embedded.backend_pool import Backend
 from loadgen.embedded.catalog import CatalogColumn, CatalogKey, CatalogTable, now_ms
-from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.objects import change_catalog, full_path, read_create, read_if_not_exists
+from loadgen.embedded.commands.registry import CommandCall, command
 from loadgen.embedded.result import NUMBER, UNSUPPORTED_TYPES, SnowflakeType, StatementResult, declared, status
 from loadgen.embedded.translate import parser
 from loadgen.embedded.translate.emitter import BindTypes, Emitter

@@ -7,8 +7,8 @@ from typing import Any
 
 from loadgen.embedded import catalog as store
 from loadgen.embedded import postgres_names, sql_errors
-from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.objects import change_catalog, read_if_not_exists
+from loadgen.embedded.commands.registry import CommandCall, command
 from loadgen.embedded.result import StatementResult, status
 from loadgen.embedded.session import checked
 from loadgen.embedded.translate.parser import TokenReader

@@ -19,6 +19,7 @@ from loadgen.clock import Clock
 from loadgen.control.tables.run_queue import QueueDepth
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import event
+from loadgen.threads import Service, ThreadDied
 from loadgen.units import NS_PER_S, counted
 from loadgen.values import dataclass
 from orchestrator.nightly.attempt import STOP_S
@@ -379,8 +380,10 @@ class PoolManager:
         idle_beat_s: Callable[[], float | None] = lambda: None,
         release: Callable[[str, str], None] = lambda worker_id, why: None,
         tell: Callable[[str], None] = lambda _: None,
+        threads: Sequence[Service] = (),
     ) -> None:
         self._tell = tell  # shows one line per event to the user of the pool
+        self._threads = threads  # without one of them the pool must not continue
         self._size: int | None = None  # the wanted number of serving runners
         self._unstarted = 0  # consecutive failed starts
         self._rules, self._start_runner, self._take_depth, self._clock = rules, start_runner, take_depth, clock
@@ -393,14 +396,20 @@ class PoolManager:
         self._start_after_ns = clock.monotonic_ns()
 
     def run(self, received: Sequence[int], *, grace_s: float) -> None:
-        """Keep the pool until a signal is received. Then every runner finishes its run within `grace_s`. The second
-        signal queues the current runs again, the third ends the pool at once."""
+        """Keep the pool until a signal is received or one of its threads has failed. Then every runner finishes its run
+        within `grace_s`. The next signal queues the current runs again, the one after that ends the pool at once."""
         never = threading.Event()
         try:
             while not received:
+                for thread in self._threads:
+                    thread.check()
                 self.step()
                 self._clock.wait(never, TICK_S)
-            self._leave(received, grace_s)
+            self._drain(received, grace_s)
+        except ThreadDied as error:
+            self._tell(str(error))
+            self._drain(received, grace_s, requests=1)
+            raise
         finally:
             for child in self._children.values():
                 child.close()
@@ -471,11 +480,12 @@ class PoolManager:
                 if not self._any_worked and self._failures >= FAILURES_MAX:
                     raise PoolFailed(f"{self._failures} runners in a row ended before they could begin")
 
-    def _leave(self, received: Sequence[int], grace_s: float) -> None:
+    def _drain(self, received: Sequence[int], grace_s: float, requests: int = 0) -> None:
+        """End every runner. `requests` to end were made by other means than a signal."""
         handled, shown, never = 0, "", threading.Event()
         until_ns = self._clock.monotonic_ns() + round((grace_s + STOP_S + LEAVE_MARGIN_S) * NS_PER_S)
-        while self._children and self._clock.monotonic_ns() < until_ns and len(received) < AT_ONCE:
-            while handled < min(len(received), 2):
+        while self._children and self._clock.monotonic_ns() < until_ns and requests + len(received) < AT_ONCE:
+            while handled < min(requests + len(received), 2):
                 handled += 1
                 for child in self._children.values():
                     child.leave()

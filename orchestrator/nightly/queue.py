@@ -249,7 +249,6 @@ class QueueMaintenance(Service):
 
     def take_depth(self) -> QueueDepth | None:
         """The number of waiting runs. None: not read since the last call."""
-        self.check()  # a pool must not continue without this thread
         with self._lock:
             depth, self._depth = self._depth, None
             return depth

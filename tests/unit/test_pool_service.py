@@ -7,13 +7,15 @@ import os
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from loadgen.cli.common import duration_s
 from loadgen.cli.pool import run as pool_run
-from loadgen.clock import Clock
+from loadgen.clock import Clock, SystemClock
+from loadgen.threads import Service, ThreadDied
 from orchestrator.nightly.attempt import STOP_S
 from orchestrator.nightly.pool import LEAVE_MARGIN_S, PING_TIMEOUT_S, START_MAX_S, PoolManager, PoolRules, RunnerProcess
 from tests.processes import ROOT, wait_until
@@ -38,6 +40,32 @@ def starter(children: list[RunnerProcess], clock: Clock, command: list[str]) -> 
         return children[-1]
 
     return start
+
+
+def test_a_pool_that_lost_a_thread_finishes_its_runs_and_fails(children):
+    code = (
+        f"import signal, sys; signal.signal(15, lambda *_: sys.exit(0)); print({STATE!r}, flush=True); sys.stdin.read()"
+    )
+    answered = threading.Event()
+
+    def fail_after_the_answer() -> None:
+        answered.wait()
+        raise RuntimeError("a bug")
+
+    def take_depth() -> None:
+        if children and children[0].state is not None:
+            answered.set()
+
+    thread, told, clock = Service("schedules", fail_after_the_answer), list[str](), SystemClock()
+    start = starter(children, clock, [*PYTHON, code])
+    manager = PoolManager(ONE, start, take_depth, clock=clock, tell=told.append, threads=[thread])
+    thread.start()
+
+    with pytest.raises(ThreadDied):
+        manager.run([], grace_s=60.0)
+
+    assert [child.exit_code for child in children] == [0]
+    assert "thread schedules: RuntimeError: a bug" in told
 
 
 def test_a_start_that_fails_ends_no_pool_and_is_tried_less_and_less_often(clock, children):

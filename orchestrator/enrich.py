@@ -55,7 +55,7 @@ _NAME = re.compile(r"'(?:[^'\\]|''|\\.)*'|(?P<quoted>\"(?:[^\"]|\"\")+\")|(?P<wo
 # query, however few of them belong to the run: a time slice that is full is halved.
 #
 # Short statements that touch only hybrid tables leave no row in the history, and the few that do are the slow ones. So
-# they are looked for only when the scenario asks for it.
+# they are looked up only if the scenario requests it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

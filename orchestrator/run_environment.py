@@ -107,7 +107,7 @@ def read_foreign_load(
             used = _foreign_use(leader, run, scenario, name, own, own_use(gathered), environ)
         except LoadgenError as error:
             event(log, logging.WARNING, "history_not_read", run=run.run_id, why=str(error))
-            unread = "the query history of the warehouse could not be read: load of others may not have been noticed"
+            unread = "the query history of the warehouse could not be read: foreign load may not have been noticed"
     unobserved = unobserved_load([poll.timestamp for poll in polls], own, scenario.timing.warehouse_poll_s)
     return judge_foreign_load(used=used, unread=unread, polled=polled, unobserved=unobserved, is_exact=is_exact)
 
@@ -220,7 +220,7 @@ def unobserved_load(polled: Sequence[datetime], own: Sequence[OwnLoad], period_s
     if unobserved_s <= max(UNOBSERVED_MAX_PERIODS * period_s, UNOBSERVED_MAX_PERCENT * measured_s / 100):
         return None
     return (
-        f"the warehouse could not be observed for {unobserved_s:.0f} of {measured_s:.0f} s: load of others is not"
+        f"the warehouse could not be observed for {unobserved_s:.0f} of {measured_s:.0f} s: foreign load is not"
         " ruled out"
     )
 

@@ -267,14 +267,14 @@ def workers(record: RunRecord) -> str:
                 "busiest worker",
                 data(client["cpu_percent_of_core"], formatting.plain_percent(client["cpu_percent_of_core"])),
             ),
-            ("woke late, avg", _optional_ms(client.get("wakeup_mean_ms"))),  # unknown for older runs
+            ("wake-up delay, avg", _optional_ms(client.get("wakeup_mean_ms"))),  # unknown for older runs
             (
-                "woke late, p99",
+                "wake-up delay, p99",
                 f"{data(client['wakeup_p99_ms'], formatting.ms(client['wakeup_p99_ms']))} ms:"
                 " percentiles may be off by as much",
             ),
             ("paused", formatting.plain_percent(client.get("paused_percent", client.get("gap_percent")))),
-            ("own overhead", _optional_ms(client["overhead_ms"])),
+            ("client overhead", _optional_ms(client["overhead_ms"])),
             ("delivered load", _delivered(summary.get("delivered") or {})),
             ("connections", html(login_words(client.get("connections") or {}))),
             *_surroundings(summary["environment"]),
@@ -295,7 +295,7 @@ def workers(record: RunRecord) -> str:
             number(one["wakeup_p99_ms"], formatting.ms(one["wakeup_p99_ms"])),
         ]
 
-    head = ("worker", "machine", "version", "status", "succeeded", "failed", "qps", "CPU of a core", "woke late, ms")
+    head = ("worker", "machine", "version", "status", "succeeded", "failed", "qps", "CPU of a core", "wake-up delay, ms")
     rows = map(row, summary["worker_results"][:ROWS_MAX])
     more = len(summary["worker_results"]) - ROWS_MAX
     listed = table("Workers", head, rows, words=4)

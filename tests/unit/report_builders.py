@@ -159,7 +159,7 @@ def record(
         "created": START,
         "started": START,
         "ended": START + timedelta(seconds=length),
-        "reason": "the plan is done",
+        "reason": "the plan is complete",
         "enrichment_status": None,
         "config": freeze(run),
         "scenario": run,

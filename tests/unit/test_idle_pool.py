@@ -66,7 +66,7 @@ class Pool:
         while not clock.wait(end, PING_S):  # as its manager does with every ping
             one.set_idle(upkeep.idle_beat_s())
         upkeep.stop()
-        one.leave(0.0)
+        one.drain(0.0)
         one.done.wait()
         for ended in (upkeep, schedules):
             ended.join(IDLE_POLL_S)

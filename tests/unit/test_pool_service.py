@@ -17,7 +17,7 @@ from loadgen.cli.pool import run as pool_run
 from loadgen.clock import Clock, SystemClock
 from loadgen.threads import Service, ThreadDied
 from orchestrator.nightly.attempt import STOP_S
-from orchestrator.nightly.pool import LEAVE_MARGIN_S, PING_TIMEOUT_S, START_MAX_S, PoolManager, PoolRules, RunnerProcess
+from orchestrator.nightly.pool import DRAIN_MARGIN_S, PING_TIMEOUT_S, START_MAX_S, PoolManager, PoolRules, RunnerProcess
 from tests.processes import ROOT, wait_until
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
@@ -91,7 +91,7 @@ def test_a_start_that_fails_ends_no_pool_and_is_tried_less_and_less_often(clock,
 
 
 def test_events_of_a_runner_are_logged_with_its_name(clock, children):
-    says = [*PYTHON, """print('{"told": "claimed orders-1"}', flush=True); import sys; sys.stdin.read()"""]
+    says = [*PYTHON, """print('{"event": "claimed orders-1"}', flush=True); import sys; sys.stdin.read()"""]
     told: list[str] = []
 
     manager = PoolManager(ONE, starter(children, clock, says), lambda: None, clock=clock, tell=told.append)
@@ -166,4 +166,4 @@ def test_the_service_gives_a_pool_the_time_it_needs_to_end():
     grace_s = duration_s(context.params["grace"], "--grace")
     assert words[1:3] == ["pool", "run"]
     assert service["KillMode"] == "mixed"
-    assert int(service["TimeoutStopSec"]) > grace_s + STOP_S + LEAVE_MARGIN_S
+    assert int(service["TimeoutStopSec"]) > grace_s + STOP_S + DRAIN_MARGIN_S

@@ -148,11 +148,6 @@ class WindowResult:
     replayed: ReplayTally | None = None  # None: another mode, or the window is not final
     uncertain_ms: int = 0  # possible difference between its times and the plan
 
-    @property
-    def folded(self) -> bool:
-        """Whether all statements were put together as ALL_STATEMENTS."""
-        return ALL_STATEMENTS in self.tally.statements
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedWindows:

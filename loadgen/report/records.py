@@ -487,6 +487,7 @@ class WorkerHost:
 
     hostname: str
     version: str
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

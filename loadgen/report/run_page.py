@@ -281,11 +281,14 @@ def workers(record: RunRecord) -> str:
         ]
     )
 
+    labelled = any(machine.labels for machine in record.machines.values())
+
     def row(one: Mapping[str, Any]) -> list[str]:
         machine = record.machines.get(one["worker_id"])
         return [
             short(one["worker_id"]),
             text("–" if machine is None else machine.hostname, 80),
+            *([text(", ".join(machine.labels) if machine else "", 200)] if labelled else []),
             short("–" if machine is None else machine.version),
             short(one["status"]),
             number(one["succeeded"], formatting.count(one["succeeded"])),
@@ -295,10 +298,11 @@ def workers(record: RunRecord) -> str:
             number(one["wakeup_p99_ms"], formatting.ms(one["wakeup_p99_ms"])),
         ]
 
-    head = ("worker", "machine", "version", "status", "succeeded", "failed", "qps", "CPU of a core", "wake-up delay, ms")
+    measured = ("succeeded", "failed", "qps", "CPU of a core", "wake-up delay, ms")
+    head = ("worker", "machine", *(("labels",) if labelled else ()), "version", "status", *measured)
     rows = map(row, summary["worker_results"][:ROWS_MAX])
     more = len(summary["worker_results"]) - ROWS_MAX
-    listed = table("Workers", head, rows, words=4)
+    listed = table("Workers", head, rows, words=5 if labelled else 4)
     listed += note(f"{more} more are in summary.json.") if more > 0 else ""
     return note(verdict) + health + listed + _connection_failures(client.get("connections") or {}) + note(SENT_ONCE)
 

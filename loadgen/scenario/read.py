@@ -51,7 +51,7 @@ from loadgen.scenario.document import (
 )
 from loadgen.scenario.file import CheckedScenario, ScenarioFile, build
 from loadgen.scenario.generators import GENERATORS
-from loadgen.scenario.keys import CheckedFile, applies_to, declared_keys, is_section, values_of
+from loadgen.scenario.key_reader import CheckedFile, applies_to, declared_keys, is_section, values_of
 from loadgen.scenario.model import EMBEDDED, Scenario
 from loadgen.scenario.settings import TimingSettings
 from loadgen.values import dataclass

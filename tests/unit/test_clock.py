@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import loadgen.clock as clock_module
-from loadgen.clock import READINGS_KEPT, Clock, FakeClock, Moment, ServerTime, SystemClock, monotonic, monotonic_ns
+from loadgen.clock import READINGS_KEPT, Clock, Moment, ServerTime, SystemClock, monotonic, monotonic_ns
+from tests.fake_clock import FakeClock
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), FakeClock()])

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from loadgen.clock import FakeClock
 from loadgen.control.session import ControlSession, NamedQuery
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.model.warehouse import DAY_S, LOOK_AWAKE_S, look_credits_per_day
@@ -19,6 +18,7 @@ from orchestrator.nightly.pool import PING_S
 from orchestrator.nightly.queue import PollPace, QueueMaintenance
 from orchestrator.nightly.runner import Runner, RunnerSettings
 from orchestrator.nightly.scheduler import SchedulerHooks, run_scheduler
+from tests.fake_clock import FakeClock
 from tests.unit.simulation.scheduler import Scheduler, simulated
 
 POLL_S, IDLE_POLL_S, HOUR_S = 5.0, 600.0, 3600.0

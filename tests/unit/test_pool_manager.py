@@ -16,7 +16,6 @@ import pytest
 
 from loadgen.cli.pool import runner as pool_runner
 from loadgen.cli.pool import runner_command
-from loadgen.clock import FakeClock
 from loadgen.control.tables.run_queue import ClaimedRun, QueueClaim
 from loadgen.model.nightly import BaselineCheck
 from orchestrator.nightly import process_guard
@@ -34,6 +33,7 @@ from orchestrator.nightly.pool import (
 )
 from orchestrator.nightly.queue import HostPermissions
 from orchestrator.nightly.runner import RunnerState
+from tests.fake_clock import FakeClock
 from tests.processes import PATIENCE_S, alive, wait_until
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from loadgen.control.session import ParsedRows
 from loadgen.control.tables.run_measurements import StepRecord
-from loadgen.metrics.histogram import PERCENTILES
+from loadgen.metrics.percentile import PERCENTILES
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.model.run import Phase

@@ -23,10 +23,10 @@ from loadgen.metrics.histogram import (
     buckets_of,
     group_of,
     join,
-    quantile,
     spread,
 )
 from loadgen.metrics.json_fields import COUNT_MAX, TIME_NS_MAX, JsonFields, parse
+from loadgen.metrics.percentile import quantile
 from loadgen.metrics.recorder import Outcome, ReplayTally, WindowState, all_replayed, read_replayed, replayed_data
 from loadgen.metrics.stalls import Span, WindowStalls, possible_stalls, read_stalls, run_stalls, stalls_data
 from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times

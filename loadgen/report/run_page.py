@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from loadgen.metrics.histogram import PERCENTILES
+from loadgen.metrics.percentile import PERCENTILES
 from loadgen.model.threshold import threshold_words
 from loadgen.report import formatting
 from loadgen.report.formatting import connection_failures, html, html_json, login_words

@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from loadgen.log import printable
-from loadgen.metrics.histogram import Quantile
+from loadgen.metrics.percentile import Quantile
 from loadgen.report import formatting
 from loadgen.report.formatting import MeasureFormats, bounded
 from loadgen.units import NS_PER_MS

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from loadgen.metrics.histogram import LOWEST_NS, PERCENTILES, Histogram, IntArray, exact_quantile_ns, quantile
+from loadgen.metrics.histogram import LOWEST_NS, Histogram, IntArray
+from loadgen.metrics.percentile import PERCENTILES, exact_quantile_ns, quantile
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import WindowResult, merge
 from loadgen.model.event import SetPhase

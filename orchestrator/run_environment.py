@@ -83,10 +83,10 @@ def read_foreign_load(
     gathered: MeasuredWindows,
     logins: Mapping[str, Any],
     environ: Mapping[str, str],
-    hurried: threading.Event,
+    interrupted: threading.Event,
 ) -> ForeignLoad:
     """Find foreign load in a run that has ended. With a control plane on the same warehouse nothing is judged, because
-    its statements cannot be told apart. `hurried`: the run was interrupted, so the history is not read."""
+    its statements cannot be told apart. `interrupted`: the run was interrupted, so the history is not read."""
     _, warehouse = target_warehouse(scenario, environ)
     poller = leader.warehouse_poller
     if not warehouse or poller is None or run.start_time is None or scenario.control.share_warehouse:
@@ -102,7 +102,7 @@ def read_foreign_load(
     polls, name, is_exact = poller.observed, Identifier.parse(warehouse), scenario.connection == EMBEDDED
     polled = foreign_statements(name.name, polls, own)
     used = unread = None
-    if not (is_exact and polled) and not hurried.is_set():
+    if not (is_exact and polled) and not interrupted.is_set():
         try:
             used = _foreign_use(leader, run, scenario, name, own, own_use(gathered), environ)
         except LoadgenError as error:

@@ -198,7 +198,7 @@ class MeasureFormats(NamedTuple):
 
     percent: Callable[[float], str]
     rate: Callable[[float], str]
-    count: Callable[[float], str]
+    whole: Callable[[float], str]
     ms: Callable[[float], str]
     other: Callable[[float], str]
 
@@ -218,7 +218,7 @@ def measured(check: str, value: float | None, formats: MeasureFormats | None = N
         case ThresholdMetric.QPS:
             return f"{form.rate(value)}/s"
         case ThresholdMetric.ERRORS | ThresholdMetric.QUERIES:
-            return form.count(value)
+            return form.whole(value)
         case _:
             return f"{form.ms(value)} ms"
 

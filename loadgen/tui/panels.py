@@ -331,7 +331,7 @@ _NEXT_INTERRUPT = (
 )
 
 
-def keys(view: ScreenState, width: int) -> Text:
+def keys(view: ScreenState) -> Text:
     if view.quits:
         return Text(f" q leave{'' if view.stopping else ', the run continues'}   e errors   ? help", style="dim")
     if view.stopping:
@@ -493,7 +493,7 @@ def workers(view: ScreenState, width: int, limit: int, now_s: float) -> list[Tex
     if len(cells) == 1:
         return [_only_worker(cells[0], now_s)]
     if len(cells) + 1 <= limit:
-        return [_worker_summary(cells, width, now_s), *(_worker_line(worker, width, now_s) for worker in cells)]
+        return [_worker_summary(cells, width, now_s), *(_worker_line(worker, now_s) for worker in cells)]
     lines = [_worker_summary(cells, width, now_s)]
     if limit > 1:
         lines += _worker_grid(cells, width, now_s)[: limit - 1]
@@ -547,7 +547,7 @@ def _worker_names(cells: Sequence[WorkerLine], now_s: float) -> str:
     return shown if len(cells) <= 3 else f"{shown}, …"
 
 
-def _worker_line(worker: WorkerLine, width: int, now_s: float) -> Text:
+def _worker_line(worker: WorkerLine, now_s: float) -> Text:
     mark, style = _WORKER_MARKS[worker.state]
     text = Text.assemble("   ", (mark, style), f" {cell(one_line(worker.worker_id, 40), 11)} ")
     text.append(cell(worker.state.value, 9), style=style if worker.state in _TROUBLE else "")

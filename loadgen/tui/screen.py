@@ -281,7 +281,7 @@ _STOP = " q  stop gracefully, as Ctrl-C does; Ctrl-C again cancels running state
 _LEAVE = " q  leave this view: the run continues (`loadgen stop RUN` stops it)"
 
 
-def explanation(view: ScreenState, width: int, room: int) -> list[Text]:
+def explanation(view: ScreenState, room: int) -> list[Text]:
     more = [] if view.experiment is None else [Text(_OF_EXPERIMENT)]
     lines = [Text(line) for line in _HELP.splitlines()]
     return [*lines[: room - 1 - len(more)], *more, Text(_LEAVE if view.quits else _STOP)]
@@ -363,13 +363,13 @@ def render(view: ScreenState, width: int, height: int, now_s: float, page: Scree
     if page is ScreenPage.ERRORS:
         body = errors(view, width, room)
     elif page is ScreenPage.HELP:
-        body = explanation(view, width, room)
+        body = explanation(view, room)
     elif page is ScreenPage.EXPERIMENT and view.experiment is not None:
         body = panels.experiment_page(view, width, room)
     else:
         body = _body(_sections(view, width, height, now_s), room)
     body = [*body[:room], *[Text("")] * (room - len(body))]
-    return ScreenImage((*head, *body, panels.keys(view, width)), width)
+    return ScreenImage((*head, *body, panels.keys(view)), width)
 
 
 def _small(view: ScreenState, width: int, height: int, now_s: float) -> ScreenImage:

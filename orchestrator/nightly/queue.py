@@ -342,7 +342,6 @@ class UnclaimedRun:
     """A queued run that no online runner can take."""
 
     queue_id: str
-    name: str
     reason: str
 
 
@@ -351,9 +350,7 @@ def find_unclaimed_runs(session: ControlSession, retries: RetryPolicy, *, after_
     waiting = retries.call(lambda: run_queue.waiting(session))
     offers = retries.call(lambda: pool_workers.offers(session)) if waiting else ()
     found = ((one, unmet_requirements(one.requires, offers)) for one in waiting if one.waited_s >= after_s)
-    return tuple(
-        UnclaimedRun(queue_id=one.queue_id, name=one.name, reason=why) for one, why in found if why is not None
-    )
+    return tuple(UnclaimedRun(queue_id=one.queue_id, reason=why) for one, why in found if why is not None)
 
 
 def notify_unclaimed_runs(

@@ -184,7 +184,7 @@ class RunnerHeartbeat(Service):
         )
 
     def _unregister(self) -> None:
-        """Send the last counts and OFFLINE, without retries: a runner without heartbeats counts as OFFLINE anyway."""
+        """Send the last counts and OFFLINE, without retries: a runner without heartbeats counts as OFFLINE."""
         retries = RetryPolicy(stop=threading.Event(), attempts=1, clock=self._clock)
         try:
             self._beat()

@@ -1,4 +1,4 @@
-"""The style of the project, as tests: who may import whom, sizes, banned calls, nothing left lying about."""
+"""The style of the project, as tests: who may import whom, sizes, banned calls, leftovers."""
 
 import ast
 import re
@@ -119,8 +119,8 @@ PRINTERS = {"loadgen/cli/common.py", "loadgen/worker/worker.py", "loadgen/embedd
 
 
 def test_only_one_place_prints():
-    """There foreign text loses what a terminal would obey. Outside are a worker's last words, and what starts before
-    anything can be imported."""
+    """There foreign text loses what a terminal would obey. Outside are the last error of a worker, and programs that
+    start before anything can be imported."""
     raw = re.compile(r"\b(click\.s?echo|print|sys\.(stdout|stderr)\.write(lines)?)\(")
     wrong = []
     for path, tree in product_modules():
@@ -235,7 +235,7 @@ def test_no_error_is_swallowed():
     report(wrong)
 
 
-# --- nothing left lying about ----------------------------------------------------------------------------------------
+# --- leftovers -------------------------------------------------------------------------------------------------------
 
 REMINDERS = re.compile(r"\b(?:{})\b".format("|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX"])))
 REGISTRY = re.compile("|".join(["pypi" + r"\.org", "python" + r"hosted\.org", "files\\." + "python"]), re.IGNORECASE)

@@ -239,7 +239,7 @@ async def create_table(call: CommandCall) -> StatementResult:
     cursor.end()
     if not draft.columns and query is None:
         raise cursor.unexpected()
-    _check_hybrid(call, draft, hybrid, transient, query is not None)
+    _check_hybrid(draft, hybrid, transient, query is not None)
     table = CatalogTable(
         database=path[0], schema=path[1], name=path[2], hybrid=hybrid, transient=transient, comment=comment,
         columns=tuple(draft.columns), created_ms=now_ms(), stamp=secrets.token_hex(4),
@@ -304,7 +304,7 @@ def _query(call: CommandCall, cursor: TokenReader) -> StatementPlan | None:
 # --- rules of hybrid tables -------------------------------------------------------------------------------------------
 
 
-def _check_hybrid(call: CommandCall, draft: TableDraft, hybrid: bool, transient: bool, from_query: bool) -> None:
+def _check_hybrid(draft: TableDraft, hybrid: bool, transient: bool, from_query: bool) -> None:
     by_name = {column.name: column for column in draft.columns}
     keyed = [draft.primary, *draft.uniques, *(columns for columns, _, _ in draft.foreign)]
     for columns in [*keyed, *(key.columns + key.include for key in draft.indexes)]:

@@ -156,9 +156,9 @@ async def alter(call: CommandCall) -> StatementResult:
     return status(SUCCESS)
 
 
-def _invalid_state(errno: int, name: str, wish: str) -> sql_errors.SqlError:
+def _invalid_state(errno: int, name: str, action: str) -> sql_errors.SqlError:
     return sql_errors.compilation(
-        errno, "22000", f"Invalid state. Warehouse '{postgres_names.shown(name)}' cannot be {wish}."
+        errno, "22000", f"Invalid state. Warehouse '{postgres_names.shown(name)}' cannot be {action}."
     )
 
 

@@ -267,10 +267,10 @@ class _Handler(logging.StreamHandler[TextIO]):
     The standard library would print the failed record with its arguments, without redaction.
     """
 
-    def __init__(self, stream: TextIO, formatter: logging.Formatter, level: int, *, owns_stream: bool = False) -> None:
+    def __init__(self, stream: TextIO, formatter: logging.Formatter, level: int, *, file: Path | None = None) -> None:
         super().__init__(stream)
         self.records_lost = 0
-        self._owns_stream = owns_stream
+        self._file = file  # of the stream, which the handler then owns
         self.setFormatter(formatter)
         self.setLevel(level)
         self.addFilter(RedactionFilter())
@@ -279,10 +279,13 @@ class _Handler(logging.StreamHandler[TextIO]):
         self.records_lost += 1
 
     def close(self) -> None:
-        if self._owns_stream:
+        if self._file is not None:
             with contextlib.suppress(OSError):  # the rest of the buffer cannot be written either
                 self.stream.close()
         super().close()
+        if self._file is not None and self.records_lost:  # for the other handlers
+            lost, self.records_lost = self.records_lost, 0
+            event(logging.getLogger(__name__), logging.WARNING, "log_lines_lost", file=self._file, lines=lost)
 
 
 def configure(
@@ -299,7 +302,7 @@ def configure(
     target = stream if stream is not None else sys.stderr
     handlers: list[_Handler] = []
     if file is not None:
-        handlers.append(_Handler(_open_private(file), JsonFormatter(), min(level, logging.INFO), owns_stream=True))
+        handlers.append(_Handler(_open_private(file), JsonFormatter(), min(level, logging.INFO), file=file))
     if target is not None:  # None if the program was started with stderr closed
         handlers.append(_Handler(target, HumanFormatter(tracebacks=tracebacks), level))
 
@@ -317,7 +320,7 @@ def configure(
 def logged_to(file: Path) -> Iterator[None]:
     """Write log lines from INFO up also to this file, as JSON lines. A symbolic link is rejected."""
     stream, root = _open_private(file, os.O_NOFOLLOW), logging.getLogger()
-    handler = _Handler(stream, JsonFormatter(), logging.INFO, owns_stream=True)
+    handler = _Handler(stream, JsonFormatter(), logging.INFO, file=file)
     level = root.level
     root.addHandler(handler)
     root.setLevel(min(level, logging.INFO))

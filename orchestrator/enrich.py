@@ -55,14 +55,14 @@ _NAME = re.compile(r"'(?:[^'\\]|''|\\.)*'|(?P<quoted>\"(?:[^\"]|\"\")+\")|(?P<wo
 # query, however few of them belong to the run: a time slice that is full is halved.
 #
 # Short statements that touch only hybrid tables leave no row in the history, and the few that do are the slow ones. So
-# they are looked for only when the scenario asks for it.
+# they are looked up only if the scenario requests it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrichmentScope:
-    """Which statements of a scenario are looked for in the history."""
+    """Which statements of a scenario are looked up in the history."""
 
-    transactions: frozenset[str]  # not looked for: the log has one row for several statements, with the last query id
+    transactions: frozenset[str]  # not looked up: the log has one row for several statements, with the last query id
     hybrid: frozenset[str]  # statements that touch only hybrid tables
     hybrid_too: bool  # look for them as well
 
@@ -184,7 +184,7 @@ Answer = TypeVar("Answer")
 AFTER_RUN_S = 90.0  # how long a run waits for its history; `loadgen enrich` does the rest later
 PAUSE_S = 10.0
 AHEAD_MAX = timedelta(hours=1)  # by which the clock of a worker may be ahead of the server's
-PAGE_ROWS = 50_000  # logged statements that are looked for at a time
+PAGE_ROWS = 50_000  # logged statements that are looked up at a time
 ATTEMPTS = 3  # of one slice
 EMPTY_SEARCHES_MAX = 3  # waiting ends after this number of searches without any statement of the run
 
@@ -344,7 +344,7 @@ class _Enricher:
         return tuple(row for row in page if row.execution_id not in self._unreadable)
 
     def _opened(self) -> QueryHistory:
-        """The history, which is opened when the first statement is looked for."""
+        """The history, which is opened when the first statement is looked up."""
         if self._history is None:
             self._history = self._open_history()
             _publish_pending(self._session, self._retries, self._run_id)

@@ -116,7 +116,9 @@ class EventPublisher:
         self._search_end: NewEvent | None = None  # the end of a search, in the same way
         self.closes_s: float | None = None  # when workers close the last window of a search, by this process's clock
         self._announced: Announcement | None = None  # the newest: acknowledging it acknowledges all earlier ones
-        self._undated: tuple[int, Start | SetRunTarget] | None = None  # its time of insertion is not read yet
+        self._awaiting_insert_time: tuple[int, Start | SetRunTarget] | None = (
+            None  # its time of insertion has not been read
+        )
         self._server_clock: tuple[datetime, float] | None = None  # server time, and the monotonic time of that answer
         self.zero: datetime | None = None  # when the plan begins, by the server's clock; None: not known yet
         self.zero_s: float | None = None  # the same moment on the monotonic clock of this process
@@ -171,17 +173,17 @@ class EventPublisher:
     @property
     def undated_event(self) -> int:
         """Number of the event whose time of insertion must be read; 0: none."""
-        return 0 if self._undated is None else self._undated[0]
+        return 0 if self._awaiting_insert_time is None else self._awaiting_insert_time[0]
 
     def note_run(self, run: Run) -> None:
-        """Take the server's time, and the time of insertion of the undated event, from a row that was just read."""
+        """Take the server's time, and the time of insertion of that event, from a row that was just read."""
         now_s = self._now_s()
         if run.server_time is None:
             return
         self._server_clock = (run.server_time, now_s)
-        if self._undated is None or run.event_at is None:
+        if self._awaiting_insert_time is None or run.event_at is None:
             return
-        (number, command), self._undated = self._undated, None
+        (number, command), self._awaiting_insert_time = self._awaiting_insert_time, None
         moment = effective_time(command, run.event_at)
         if isinstance(command, Start):
             self.zero = moment
@@ -226,7 +228,7 @@ class EventPublisher:
         number = run_control_events.emit(self._session, self._retries, term, new, self.next_sequence_id)
         self.next_sequence_id = number + 1
         if isinstance(command, (Start, SetRunTarget)):
-            self._undated = (number, command)
+            self._awaiting_insert_time = (number, command)
         self._await_acknowledgements(command, number)
         event(log, logging.INFO, "event_published", number=number, what=command)
 

@@ -184,10 +184,10 @@ class RunJob:
         ensure_tables(place, retries)
         if scenario.guardrails.max_credits is not None:
             require_visible_cost(scenario)
-        left_soon = self._end_orphans(place, retries)
+        recoverable_soon = self._end_orphans(place, retries)
         with self._on_warehouse(place) as disturbances:
             finished = self._prepare_and_run(place, disturbances)
-        if left_soon and finished.unstored is None:  # runs whose leader had died too recently at the start
+        if recoverable_soon and finished.unstored is None:  # runs whose leader ended too recently
             self._end_orphans(place, RetryPolicy(stop=self.stop, attempts=1, clock=self.clock))
         return finished
 

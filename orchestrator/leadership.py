@@ -107,10 +107,10 @@ class Leadership:
 
     def _claim(self, owner: str) -> bool:
         claimed_ns = self._clock.monotonic_ns()
-        term = run_leases.claim(self._session, self._retries, self._run_id, owner, self._times.ttl_s)
-        if term is None:
+        lease = run_leases.claim(self._session, self._retries, self._run_id, owner, self._times.ttl_s)
+        if lease is None:
             return False
-        self._keeper = LeaseKeeper(self._lease_session(), term, self._times, claimed_ns=claimed_ns, clock=self._clock)
+        self._keeper = LeaseKeeper(self._lease_session(), lease, self._times, claimed_ns=claimed_ns, clock=self._clock)
         self._keeper.start()
         return True
 

@@ -225,13 +225,13 @@ def decide(state: LifecycleState, view: RunObservation, policy: RunPolicy) -> tu
     return state, (*stores, *actions)
 
 
-def decide_outage(away_s: float, costly: RunEnding | None) -> str | None:
+def decide_outage(outage_s: float, costly: RunEnding | None) -> str | None:
     """Why a run ends while the control plane is unreachable: the outage is too long, or the cost limit is reached.
     None: it continues."""
-    if away_s <= OUTAGE_MAX_S and costly is None:
+    if outage_s <= OUTAGE_MAX_S and costly is None:
         return None
-    away = f"the control plane has been unreachable for {away_s:.0f} s"
-    return away if costly is None else f"{costly.reason}; {away}"
+    outage = f"the control plane has been unreachable for {outage_s:.0f} s"
+    return outage if costly is None else f"{costly.reason}; {outage}"
 
 
 def _after_search(state: LifecycleState, update: SearchUpdate | None) -> LifecycleState:
@@ -302,7 +302,10 @@ def _running(
     elapsed_s = 0.0 if view.zero_s is None else view.now_s - view.zero_s
     if policy.plan.ends_s is not None and elapsed_s >= policy.plan.ends_s + STOP_DELAY_S:
         done = RunEnding(
-            status=RunStatus.COMPLETED, reason="the plan is done", stop=PLAN_COMPLETED, drain_s=policy.timing.drain_s
+            status=RunStatus.COMPLETED,
+            reason="the plan is complete",
+            stop=PLAN_COMPLETED,
+            drain_s=policy.timing.drain_s,
         )
         return _stop(state, view, done)
     if view.phase is Phase.WARMUP and elapsed_s >= policy.plan.measures_s:

@@ -141,7 +141,7 @@ class AccountHistorySession(SnowflakeSession):
             return self.rows(sql, binds)
         except LoadgenError:  # from opening the session: it has a remedy
             raise
-        except Exception as error:  # the driver leaks exceptions of its libraries
+        except Exception as error:  # the driver also raises exceptions of its libraries
             failure = classify(error)
             text = f"{self.what} could not be read with connection {self._connection_name}: {describe(error)}"
             remedy = "Set target.database, and try again." if failure.has_no_current_database else None

@@ -102,10 +102,10 @@ def read_foreign_load(
     warehouse: str,
     polls: Sequence[WarehousePoll],
     environ: Mapping[str, str],
-    hurried: Callable[[], bool],
+    interrupted: Callable[[], bool],
 ) -> ForeignLoad:
     """Find foreign load in a run that has ended. With a control plane on the same warehouse nothing is judged, because
-    its statements cannot be told apart. `hurried`: the run was interrupted, so the history is not read."""
+    its statements cannot be told apart. `interrupted`: the run was interrupted, so the history is not read."""
     scenario = ended.scenario
     own = own_load(session, retries, ended)
     if own is None:
@@ -113,12 +113,12 @@ def read_foreign_load(
     name, is_exact = Identifier.parse(warehouse), scenario.connection == EMBEDDED
     polled = foreign_statements(name.name, polls, own)
     used = unread = None
-    if not (is_exact and polled) and not hurried():
+    if not (is_exact and polled) and not interrupted():
         try:
             used = _foreign_use(session, ended, name, own, environ)
         except LoadgenError as error:
             event(log, logging.WARNING, "history_not_read", run=ended.run.run_id, why=str(error))
-            unread = "the query history of the warehouse could not be read: load of others may not have been noticed"
+            unread = "the query history of the warehouse could not be read: foreign load may not have been noticed"
     unobserved = unobserved_load([poll.timestamp for poll in polls], own, scenario.timing.warehouse_poll_s)
     return judge_foreign_load(used=used, unread=unread, polled=polled, unobserved=unobserved, is_exact=is_exact)
 
@@ -265,7 +265,7 @@ def unobserved_load(polled: Sequence[datetime], own: Sequence[OwnLoad], period_s
     if unobserved_s <= max(UNOBSERVED_MAX_PERIODS * period_s, UNOBSERVED_MAX_PERCENT * measured_s / 100):
         return None
     return (
-        f"the warehouse could not be observed for {unobserved_s:.0f} of {measured_s:.0f} s: load of others is not"
+        f"the warehouse could not be observed for {unobserved_s:.0f} of {measured_s:.0f} s: foreign load is not"
         " ruled out"
     )
 

@@ -265,7 +265,7 @@ class OrchestratorService:
             warehouse=warehouse,
             polls=poller.observed,
             environ=self._environ,
-            hurried=self._hurried.is_set,
+            interrupted=self._hurried.is_set,
         )
 
     def _enriched(self, facts: RunFacts, scenario: Scenario) -> RunFacts:

@@ -183,7 +183,7 @@ class WarehousePoller(Service):
         while True:
             try:
                 self._poll()
-            except Exception as error:  # the driver leaks exceptions of its libraries
+            except Exception as error:  # the driver also raises exceptions of its libraries
                 event(log, logging.WARNING, "warehouse_poll_failed", code=classify(error).code)
                 self._last.clear()  # the polls before and after a failed one do not count as two in a row
                 self._target.close()
@@ -261,7 +261,7 @@ class PreparationCost(Service):
                     self._seen_ns = self._clock.monotonic_ns()
                     status = found[0]
                     self.meter.observe(status.size, status.kind, status.started_clusters, self._seen_ns)
-            except Exception as error:  # the driver leaks exceptions of its libraries
+            except Exception as error:  # the driver also raises exceptions of its libraries
                 event(log, logging.WARNING, "warehouse_poll_failed", code=classify(error).code)
                 self._target.close()
             self.reached = costs_too_much(self, self._most)
@@ -335,7 +335,7 @@ def show_warehouse(scenario: Scenario, environ: Mapping[str, str] = os.environ) 
     session.open()
     try:
         return _shown(session, Identifier.parse(name))
-    except Exception as error:  # the driver leaks exceptions of its libraries
+    except Exception as error:  # the driver also raises exceptions of its libraries
         raise WarehouseUnreadable(f"warehouse {printable(name, 100)} could not be read: {describe(error)}") from error
     finally:
         session.close()

@@ -25,11 +25,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-from loadgen.clock import FakeClock
 from loadgen.snowflake.driver import spare_lsb_release
 from tests.command_line import Shell
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
+from tests.fake_clock import FakeClock
 from tests.processes import ROOT
 
 # A deadline or a limit on the duration of examples would measure the machine. The same examples are tried every time,

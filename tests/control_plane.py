@@ -11,17 +11,19 @@ import uuid
 from datetime import datetime, timedelta
 from typing import Any
 
-from loadgen.clock import Clock, FakeClock
+from loadgen.clock import Clock
 from loadgen.control.location import ControlPlaneLocation
-from loadgen.control.session import ControlSession, NamedQuery
+from loadgen.control.session import ControlSession, NamedQuery, parse_row
 from loadgen.control.setup import installer
 from loadgen.control.tables import run_status
+from loadgen.control.tables.query_executions import Execution
 from loadgen.control.tables.run_leases import Lease, claim, new_owner
 from loadgen.control.tables.run_measurements import StepRecord
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from loadgen.snowflake.session import RetryPolicy
 from tests.embedded_server import EmbeddedServer
+from tests.fake_clock import FakeClock
 
 _numbers = itertools.count(1)
 
@@ -47,6 +49,22 @@ def step_row(run_id: str, **more: Any) -> StepRecord:
     fields |= dict.fromkeys(("window_start_time", "window_end_time", "qps", "error_rate"))
     fields |= dict.fromkeys(("p50_latency_ms", "p95_latency_ms", "p99_latency_ms"))
     return StepRecord(**(fields | more))
+
+
+_EXECUTIONS = """
+    SELECT EXECUTION_ID, RUN_ID, TEST_ID, WORKER_ID, QUERY_ID, STATEMENT_NAME, QUERY_KIND, PHASE, STEP_ID, START_TIME,
+           DUE_LAG_MS, DURATION_MS, ROWS_AFFECTED, SUCCESS, ERROR_CATEGORY, ERROR_CODE, ERROR, ENRICHMENT_STATUS
+    FROM QUERY_EXECUTIONS WHERE RUN_ID = ?
+    QUALIFY ROW_NUMBER() OVER (PARTITION BY EXECUTION_ID ORDER BY CREATED_AT) = 1
+    ORDER BY START_TIME, EXECUTION_ID
+"""
+
+
+def stored_executions(session: ControlSession, run_id: str) -> list[tuple[Execution, str]]:
+    """The logged statements of a run in order of their start, each with its ENRICHMENT_STATUS. One row per key: see
+    loadgen.control.session."""
+    rows = session.fetch(NamedQuery("query_executions.stored", _EXECUTIONS, 1), run_id)
+    return [(parse_row("QUERY_EXECUTIONS", Execution, row[:-1]), row[-1]) for row in rows]
 
 
 class ControlPlane:

@@ -12,7 +12,7 @@ from typing import Any
 
 from loadgen.scenario.experiment import ExperimentFile
 from loadgen.scenario.file import ScenarioFile
-from loadgen.scenario.keys import (
+from loadgen.scenario.key_reader import (
     REQUIRED,
     KeyDeclaration,
     declared_keys,

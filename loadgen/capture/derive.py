@@ -1,4 +1,5 @@
-"""A scenario derived from a capture: frequent reads with weights, rates over time, and parameters as they were drawn.
+"""A scenario derived from a capture: frequent reads with weights, rates over time, and parameters
+fitted to the recorded values.
 
 Each parameter gets the first generator that fits what was recorded, with a comment that says how well. The measure is
 the largest distance between the recorded and the fitted cumulative distribution (Kolmogorov-Smirnov, limit at 5 %).
@@ -33,7 +34,7 @@ from loadgen.values import dataclass
 
 STATEMENTS_MAX = 30
 VALUES_MAX, VALUE_CHARACTERS_MAX = 10_000, 2_000_000  # of recorded values read per template
-SESSIONS_MAX = 100_000  # whose last statement is remembered: those that sent one most recently
+SESSIONS_MAX = 100_000  # whose last statement time is kept; the least recently used is dropped
 PAUSES_MAX = 10_000  # random sample
 CHOICES_MAX = 20
 SAMPLES_MIN = 30  # fewer samples do not support a distribution
@@ -195,7 +196,7 @@ def _mean_pause_ms(arrivals: _Arrivals) -> float:
 
 
 def _closed_load(manifest: CaptureManifest, arrivals: _Arrivals) -> list[str]:
-    """As many clients as make the recorded rate with this think time (Little's law)."""
+    """The number of clients that produces the recorded rate with this think time (Little's law)."""
     sent = arrivals.counts.total()
     clients = sent * (_mean_pause_ms(arrivals) + arrivals.busy_ms / sent) / max(1.0, manifest.span_ms)
     return [
@@ -226,8 +227,8 @@ def _statement(seen: _Seen, files: dict[str, str], values: list[str]) -> list[st
 
 
 def fitted(column: list[Scalar], name: str, sessions: Sequence[int] = ()) -> _Fit:
-    """The first generator that fits these values, in the order in which they were recorded. `sessions`: of each value
-    the session that sent it; without, one sent all."""
+    """The first generator that fits these values, in the order in which they were recorded. `sessions`: the session of
+    each value; empty: all values belong to one session."""
     counts = Counter(column)
     if len(counts) == 1:
         return _Fit(f"{{literal: {json.dumps(column[0])}}}", "always this value")
@@ -254,12 +255,12 @@ def fitted(column: list[Scalar], name: str, sessions: Sequence[int] = ()) -> _Fi
         if distance <= limit:
             generator = f"{{pool: {pool}, distribution: zipfian, theta: {theta}}}"
             return _Fit(generator, f"zipfian fits: distance {distance:.3f}, limit {limit:.3f}", (pool, ranked))
-        tried += f"; zipfian neither: {distance:.3f} with theta {theta}"
+        tried += f"; zipfian does not fit either: distance {distance:.3f} with theta {theta}"
     return _Fit(f"{{pool: {pool}}}", f"recorded values in their order; {tried}", (pool, column))
 
 
 def _sequence(values: list[int], sessions: Sequence[int]) -> _Fit | None:
-    """Different numbers that leave few gaps, and that increase in each session: sessions draw from one sequence."""
+    """A sequence, if the values are distinct, have few gaps and increase within each session; else None."""
     low, span = min(values), max(values) - min(values) + 1
     if len(values) < SEQUENCE_MIN * span:
         return None
@@ -284,7 +285,7 @@ def _uniform_distance(values: Sequence[int]) -> float:
 
 
 def _zipfian_distance(counts: list[int], theta: float) -> float:
-    """Of the frequencies, the highest first, from those of a zipfian distribution."""
+    """The largest distance between the recorded frequencies, in descending order, and a zipfian distribution."""
     weights = [1.0 / rank**theta for rank in range(1, len(counts) + 1)]
     total, whole = sum(counts), sum(weights)
     recorded = expected = worst = 0.0
@@ -305,7 +306,7 @@ def _load(manifest: CaptureManifest, arrivals: _Arrivals) -> list[str]:
     lines = [
         "load:",
         "  mode: rate",
-        f"  max_connections: {max(4, min(10_000, manifest.session_overlap))}  # the most sessions at one moment",
+        f"  max_connections: {max(4, min(10_000, manifest.session_overlap))}  # most simultaneous sessions",
         "  stages:",
     ]
     for stage in range(arrivals.stages):

@@ -35,8 +35,8 @@ from loadgen.snowflake.settings import control_settings, control_tag
 from loadgen.values import dataclass
 
 PAGE_ROWS = 10_000  # maximum of the table function
-REACH = timedelta(days=7)  # of the table function
-REACH_MARGIN = timedelta(minutes=10)  # rows near the end of the reach may expire before they are read
+RETENTION = timedelta(days=7)  # of the table function
+RETENTION_MARGIN = timedelta(minutes=10)  # rows near the end of the retention may expire before they are read
 OLDEST = timedelta(days=365)  # retention of ACCOUNT_USAGE
 DAY = timedelta(days=1)
 AGGREGATE_LATE = timedelta(hours=3)  # AGGREGATE_QUERY_HISTORY, at most
@@ -146,7 +146,7 @@ class WarehouseHistory(SnowflakeSession):
 
     def parts(self, start: datetime, end: datetime) -> Iterator[HistoryPart]:
         """All statements that ended in a span, newest first."""
-        recent = max(start, self.now() - REACH + REACH_MARGIN)
+        recent = max(start, self.now() - RETENTION + RETENTION_MARGIN)
         if end > recent:
             for part in backwards(self._page, recent, end, PAGE_ROWS):
                 done = part.left_until is None and start < recent
@@ -163,7 +163,7 @@ class WarehouseHistory(SnowflakeSession):
             return ""
         databases = self._retries.call(lambda: self._checked(lambda: self.named_rows("SHOW DATABASES")))
         if not databases:
-            what = f"the role of connection {self._profile.name} may use no database"
+            what = f"the role of connection {self._profile.name} has USAGE on no database"
             raise HistoryUnreadable(what, NOT_RETRYABLE, remedy="Grant USAGE on any database, and set it.")
         return '"' + str(databases[0]["name"]).replace('"', '""') + '".'
 
@@ -236,7 +236,7 @@ class WarehouseHistory(SnowflakeSession):
             yield
         except LoadgenError:  # the login failed: the error has a remedy already
             raise
-        except Exception as error:  # the driver leaks exceptions of its libraries
+        except Exception as error:  # the driver also raises exceptions of its libraries
             failure = classify(error)
             what = f"the query history could not be read with connection {self._profile.name}: {describe(error)}"
             raise HistoryUnreadable(what, failure) from error
@@ -355,7 +355,9 @@ def _row_of_csv(row: Mapping[str, str | None], where: str) -> HistoryRow:
         if elapsed_ms < 0:
             raise ValueError("the statement ends before it starts")
         if elapsed_ms > ELAPSED_MS_MAX:
-            raise ValueError(f"the statement took {elapsed_ms / 86_400_000:,.0f} days, and {OLDEST.days} are the most")
+            raise ValueError(
+                f"the statement took {elapsed_ms / 86_400_000:,.0f} days; the maximum is {OLDEST.days} days"
+            )
         produced = row.get("ROWS_PRODUCED")
         return HistoryRow(
             text=row.get("QUERY_TEXT") or "",

@@ -23,7 +23,9 @@ REMEMBERED_USES = 500  # cached permutations: one per kind and length of words, 
 WEEKS_MAX = 52
 _ROUNDS = 6
 _REMEMBERED_BITS = 12
-_REMEMBERED_MIN = 2_000  # a smaller cache is one of many, of users, which would need too much memory
+_REMEMBERED_MIN = (
+    2_000  # a smaller capacity marks one of many per-user caches, which together would need too much memory
+)
 PIECE_CHARACTERS = 64  # longer words and numbers are permuted in pieces
 
 _WORD = re.compile(r"[^\W_]+")

@@ -50,7 +50,7 @@ def pieces_of(text: str) -> list[SqlPiece]:
 
 
 def cut(text: str) -> tuple[bytes, list[SqlPiece]]:
-    """A key of all that is no literal or comment, and the literals: what pieces_of() finds, at a fifth of its cost."""
+    """The key of a text without its literals and comments, and the literals. Five times as fast as pieces_of()."""
     parts: list[Any] = _CUTS.split(text)
     literals = []
     for place in range(1, len(parts), 2):
@@ -61,7 +61,7 @@ def cut(text: str) -> tuple[bytes, list[SqlPiece]]:
         elif first not in '":':
             kind = _KINDS.get(first, "number")
             literals.append(SqlPiece(kind, found))
-            # No text can be taken for it. Digits of other scripts are no SQL: a text with them has another key.
+            # A tuple cannot equal a text. A number with non-ASCII digits is not SQL, so it gives another key.
             parts[place] = (kind, kind == "number" and found.isascii())
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).digest(), literals
 
@@ -90,8 +90,8 @@ def quoted(value: str) -> str:
 # the parser does not know are plain words to it. So every word is a name, unless it is vocabulary of SQL.
 
 KEPT_NAMES = frozenset({"INFORMATION_SCHEMA", "SNOWFLAKE", "ACCOUNT_USAGE", "NEXTVAL"})
-# Of statements that a capture may hold, without what the parser's lists have. A word that is missing here is replaced;
-# if the text cannot be parsed then, the statement is left out.
+# Keywords of statements that can be captured and that are missing in the parser's lists. A word that is missing here
+# is replaced; if the text cannot be parsed then, the statement is left out.
 _MORE_VOCABULARY = """
     APPEND_ONLY AT BEFORE BERNOULLI BLOCK BOTH CHANGES CURRENT DAY DEFINE DIRECTED EXCLUDE FILE_FORMAT FOLLOWING HOUR
     IDENTIFIER IGNORE INCLUDE INFORMATION INPUT LAST LEADING MATCH_CONDITION MATCH_RECOGNIZE MATCHED MEASURES MINUTE

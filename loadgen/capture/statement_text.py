@@ -328,7 +328,7 @@ class StatementLeftOut(Exception):
 
 
 def _names_secret(shape: StatementShape, literals: Sequence[SqlPiece]) -> bool:
-    """Also by a text: OBJECT_CONSTRUCT('password', …), a['token']."""
+    """Whether the statement names a secret, as a name or as a text: OBJECT_CONSTRUCT('password', …), a['token']."""
     texts = (value_of(piece) for piece in literals if piece.kind != "number")
     return shape.names_secret or any(_KEY_NAME.fullmatch(text) and _SECRET_NAME.search(text) for text in texts)
 
@@ -380,7 +380,8 @@ class StatementCleaner:
         )
 
     def bound(self, value: Scalar, kind: str, *, names_secret: bool = False) -> Scalar:
-        """The pseudonym of a bind value of this Snowflake type. `names_secret` is that of its statement."""
+        """The pseudonym of a bind value of this Snowflake type. `names_secret`: whether its statement names a
+        secret."""
         if self._keep_values and not (isinstance(value, str) and (names_secret or SECRET.search(value))):
             return value
         return self._pseudonyms.bound(value, kind)
@@ -409,7 +410,7 @@ class StatementCleaner:
         return found
 
     def _plan(self, key: bytes, literals: Sequence[SqlPiece], text: str) -> TextPlan | LeftOutReason:
-        """`key` and `literals`: of cut()."""
+        """The plan for a text with this key and these literals, both from cut()."""
         plan = self._plans.get(key)
         if plan is None or (isinstance(plan, TextPlan) and not plan.fits(literals)):
             plan = self._learned(pieces_of(text))

@@ -327,7 +327,7 @@ class ControlSession(SnowflakeSession):
                 yield cursor
         except LoadgenError:
             raise
-        except Exception as error:  # the driver leaks exceptions of its libraries
+        except Exception as error:  # the driver also raises exceptions of its libraries
             raise _explained(name, error, classify(error), self.place) from error
 
     def _connect(self) -> Connection:

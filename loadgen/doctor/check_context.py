@@ -177,7 +177,7 @@ class DoctorSessions:
         self._target.open()
         try:
             return self._target.named_rows(sql)
-        except Exception as error:  # the driver leaks exceptions of its libraries
+        except Exception as error:  # the driver also raises exceptions of its libraries
             raise StatementFailed(describe(error), classify(error)) from error
 
     def control(self, prerequisites: Prerequisites) -> ControlSession:

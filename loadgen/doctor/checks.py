@@ -30,6 +30,7 @@ from loadgen.rules.scenario_plan import plan
 from loadgen.scenario.model import Scenario, TableType, workers_of
 from loadgen.snowflake.connect import ConnectionProbe, probe
 from loadgen.snowflake.ident import Identifier, QualifiedName
+from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.session import RetryPolicy, StatementFailed
 from loadgen.values import dataclass
 
@@ -226,21 +227,15 @@ def _configuration(
         yield DoctorCheck(
             section=section, name="embedded server", look=lambda _: [ok(server.removeprefix("embedded server "))]
         )
-    yield DoctorCheck(
-        section=section,
-        name="connection",
-        look=lambda _: offline.connection(subject.target_profile()),
-        needs=needs,
-        exit_code=2,
-    )
-    if subject.is_apart:
-        yield DoctorCheck(
-            section=section,
-            name="control connection",
-            look=lambda _: offline.connection(subject.control_profile()),
-            needs=needs,
-            exit_code=2,
+
+    def profile_check(name: str, profile: Callable[[], ConnectionProfile]) -> DoctorCheck:
+        return DoctorCheck(
+            section=section, name=name, look=lambda _: offline.connection(profile()), needs=needs, exit_code=2
         )
+
+    yield profile_check("connection", subject.target_profile)
+    if subject.is_apart:
+        yield profile_check("control connection", subject.control_profile)
     if subject.loaded is not None:
         yield DoctorCheck(
             section=section,

@@ -34,7 +34,7 @@ from loadgen.embedded.transactions import Executor, QueryRequest, RequestKey
 from loadgen.values import dataclass
 
 _log = logging.getLogger(__name__)
-ANSWER_WITHIN_S = 45.0  # then the client is told to poll, as by Snowflake
+ANSWER_WITHIN_S = 45.0  # after this time the client gets the answer to poll, as from Snowflake
 ANSWERS_KEPT = 500
 LARGE_ANSWERS_KEPT = 1  # of answers that count in the memory of results
 NO_SESSION = SqlError(390111, "08001", "Session no longer exists. New login required to access the service.")
@@ -236,7 +236,7 @@ class App:
         pending.clients.discard(id(exchange))
 
     def _cancel_if_abandoned(self, pending: PendingStatement, left_s: float) -> None:
-        """Cancel the statement, unless a client has pending for it since `left_s`."""
+        """Cancel the statement, unless a client has waited for it since `left_s`."""
         running = self.executor.by_request.get(pending.key)
         if running is not None and not pending.clients and not pending.detached and pending.left_s == left_s:
             running.cancel(SqlError(604, "57014", "SQL execution canceled: the client's connection ended."))

@@ -43,7 +43,7 @@ VOLATILE_ALLOWED = (
     "pg_advisory_xact_lock",
     "pg_try_advisory_xact_lock",
     "random",
-    "set_config",  # for settings that a role may SET anyway
+    "set_config",  # changes only settings that a role may SET
 )
 
 # Settings that the role has made for itself would outlive the server. Older versions stored their digest in

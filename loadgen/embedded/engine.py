@@ -16,9 +16,11 @@ from typing import Any
 import asyncpg
 import orjson
 
-from loadgen.embedded import commands, database_setup, postgres_names, sql_errors
+from loadgen.embedded import database_setup, postgres_names, sql_errors
 from loadgen.embedded.backend_pool import Backend, BackendPool, savepoint
 from loadgen.embedded.catalog import Catalog, CatalogTable
+from loadgen.embedded.commands import registry
+from loadgen.embedded.commands.system import context_value, server_function_rows
 from loadgen.embedded.event_loop import in_thread
 from loadgen.embedded.performance_model import ControlLatency
 from loadgen.embedded.result import NUMBER, Charge, ResultMemory, ResultSize, SnowflakeType, StatementResult, padded
@@ -172,14 +174,14 @@ class Engine(Executor):
         plan = self.planner.cached(key)
         if plan is None:
             tokens = await self.planning.run(request.text, lambda: parser.tokens_of(request.text))
-            command = commands.find(tokens)
+            command = registry.find(tokens)
             if command is not None:
                 check_command(tokens)
                 running.statement.query_type = command.query_type
                 if request.describe_only:
                     return command.description()
                 words = split_compound_tokens(request.text, tokens)
-                return await command.run(commands.CommandCall(self, session, words, request, running))
+                return await command.run(registry.CommandCall(self, session, words, request, running))
             namespace = (session.database, session.schema)
             version = self.catalog.version
             plan = await self.planning.run(
@@ -327,9 +329,9 @@ class Engine(Executor):
             if isinstance(key, int):
                 values.append(planner.value(running.request.bindings or {}, plan.binds, key))
             elif function is not None:
-                values.append(await commands.server_function_rows(self, backend, running, function))
+                values.append(await server_function_rows(self, backend, running, function))
             else:
-                values.append(commands.context_value(running.session, key, running.statement.query_id))
+                values.append(context_value(running.session, key, running.statement.query_id))
         if plan.binds.arrays:
             planner.check_lengths(values)
         return values

@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import uvicorn
@@ -31,7 +31,6 @@ from loadgen.embedded.http_exchange import Protocol, cut_off_slow_requests
 from loadgen.embedded.performance_model import ControlLatency
 from loadgen.embedded.postgres import STATEMENT_ROLE, PostgresServer
 from loadgen.embedded.result import NUMBER, StatementResult, table
-from loadgen.embedded.server import Ready, ServerOptions
 from loadgen.embedded.session import (
     DEFAULT_WAREHOUSE,
     Authenticator,
@@ -46,6 +45,9 @@ from loadgen.embedded.warehouse import QueuedTooLong, VirtualWarehouses, Warehou
 from loadgen.errors import EmbeddedServerError
 from loadgen.log import event
 from loadgen.service_time import parse_service_time
+
+if TYPE_CHECKING:
+    from loadgen.embedded.server import Ready, ServerOptions  # which imports this module when it starts
 
 _log = logging.getLogger(__name__)
 _ROW = table([("1", NUMBER)], [["1"]], 0x1000)

@@ -130,7 +130,6 @@ class ServiceTimeSampler:
     __slots__ = ("sample_s", "spec")
 
     def __init__(self, spec: ServiceTimeSpec, seed: int) -> None:
-        self.spec = spec
         self.sample_s: Callable[[], float] = _sampler(spec, random.Random(seed))
 
 

@@ -326,7 +326,6 @@ class ServerSession:
         self.transaction: Transaction | None = None
         self.last_query_id: str | None = None
         self.last_transaction = 0
-        self.created_ms = time.time() * 1000
         self.used_s = time.monotonic()
         self.executed = False  # whether the session has sent a statement
         self.replies: OrderedDict[str, bytes] = OrderedDict()

@@ -4,8 +4,8 @@ recorder          the part of a client: begin a statement, append one sample whe
                   CLOSED, FINAL); the counts of mode replay
 sample_collector  takes the recorded samples every second, and keeps a tally per window
 tally             response and service times per statement and outcome; errors; tallies add
-histogram         counts in fixed buckets, each 2 % wide; histograms add. Percentiles by rank: when they may be stated,
-                  and their confidence intervals
+histogram         counts in fixed buckets, each 2 % wide; histograms add
+percentile        percentiles by rank: when they may be stated, and their confidence intervals; means and maxima
 window            the results of a window, and of many windows merged; CPU and lateness of the worker in a window; the
                   JSON of histograms, tallies and windows in WINDOW_RESULTS
 connections       delivered and planned connection time; logins, and the reasons for reconnects

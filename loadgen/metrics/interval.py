@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from loadgen.metrics.connections import LoginCounts, read_logins
-from loadgen.metrics.histogram import EMPTY, Histogram, IntArray, exact_quantile_ns
+from loadgen.metrics.histogram import EMPTY, Histogram, IntArray
 from loadgen.metrics.json_fields import JsonFields, parse
+from loadgen.metrics.percentile import exact_quantile_ns
 from loadgen.metrics.recorder import CUT_OFF, Outcome, Sample
 from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
 from loadgen.metrics.window import (

@@ -30,8 +30,9 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from loadgen.metrics.histogram import EMPTY, Histogram, quantile
+from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.json_fields import COUNT_MAX, JsonFields, is_whole
+from loadgen.metrics.percentile import quantile
 from loadgen.metrics.recorder import CUT_OFF, Outcome, Sample, Window
 from loadgen.metrics.tally import Tally
 from loadgen.units import NS_PER_MS, NS_PER_S

@@ -15,7 +15,8 @@ from operator import add
 from typing import NamedTuple, TypeVar
 
 from loadgen.log import printable
-from loadgen.metrics.histogram import EMPTY, ConfidenceBounds, Histogram, Quantile, quantile, quantile_bounds
+from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.percentile import ConfidenceBounds, Quantile, quantile, quantile_bounds
 from loadgen.metrics.recorder import CUT_OFF, FailedOutcome, Outcome
 from loadgen.model.counts import Counts, ErrorCategory
 from loadgen.values import dataclass

@@ -24,10 +24,10 @@ from loadgen.metrics.histogram import (
     buckets_of,
     group_of,
     join,
-    quantile,
     spread,
 )
 from loadgen.metrics.json_fields import COUNT_MAX, TIME_NS_MAX, JsonFields, parse
+from loadgen.metrics.percentile import quantile
 from loadgen.metrics.recorder import Outcome, ReplayTally, WindowState, all_replayed, read_replayed, replayed_data
 from loadgen.metrics.stalls import Span, WindowStalls, possible_stalls, read_stalls, run_stalls, stalls_data
 from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
@@ -148,11 +148,6 @@ class WindowResult:
     surplus: int = 0  # succeeded statements answered after the window, minus those of others answered inside it
     replayed: ReplayTally | None = None  # None: another mode, or the window is not final
     uncertain_ms: int = 0  # possible difference between its times and the plan
-
-    @property
-    def folded(self) -> bool:
-        """Whether all statements were put together as ALL_STATEMENTS."""
-        return ALL_STATEMENTS in self.tally.statements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

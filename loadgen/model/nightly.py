@@ -155,13 +155,6 @@ class CronExpression:
         start = wall + max(ahead, timedelta()) + _SECOND
         return (fire for fire in self._walk(start, backward=True) if fire <= moment)
 
-    def fires(self, after: datetime, until: datetime) -> Iterator[datetime]:
-        """All fires in (after, until], in order."""
-        for fire in self.after(after):
-            if fire > until:
-                return
-            yield fire
-
     def _wall(self, moment: datetime) -> datetime:
         return moment.astimezone(self._zone).replace(tzinfo=None, fold=0, microsecond=0)
 

@@ -103,7 +103,7 @@ class PreparationStopped(LoadgenError):
     """`stop` was set before the preparation was complete."""
 
     exit_code = 130
-    remedy = "Run the same command to go on."
+    remedy = "Run the same command to continue."
 
 
 class TableConflict(ConfigurationError):

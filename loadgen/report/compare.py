@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from loadgen.log import printable
-from loadgen.metrics.histogram import IntArray, is_supported
+from loadgen.metrics.histogram import IntArray
+from loadgen.metrics.percentile import is_supported
 from loadgen.report import formatting
 from loadgen.report.formatting import html, html_whole_ids
 from loadgen.report.page import note, plain_figure, section, short, stroke, table, verdict_page, whole

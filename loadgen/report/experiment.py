@@ -232,15 +232,13 @@ def answer(document: Mapping[str, Any]) -> str:
         parts.append(f"No arm is best in both price and response time: {', '.join(frontier)} are on the frontier.")
     for arm in document["arms"]:
         mine = [one for one in document["comparisons"] if (one["a"], one["b"]) == (document["reference"], arm["arm"])]
-        parts += [_pair_sentence(mine)] if mine else []
+        parts += [comparison_sentence(*mine)] if mine else []
     return " ".join(parts)
 
 
-def _pair_sentence(pair: Sequence[Mapping[str, Any]]) -> str:
-    """One sentence that compares b with a in all metrics, because metrics may disagree."""
-    if len(pair) == 1:
-        return comparison_sentence(pair[0])
-    return f"{pair[0]['b']} compared with {pair[0]['a']}: {', '.join(map(_decision_words, pair))}."
+def comparison_sentence(*results: Mapping[str, Any]) -> str:
+    """One sentence that compares b with a in one metric or in several, which may disagree."""
+    return f"{results[0]['b']} compared with {results[0]['a']}: {', '.join(map(_decision_words, results))}."
 
 
 def _decision_words(one: Mapping[str, Any]) -> str:
@@ -262,23 +260,6 @@ def _change_words(change: float) -> str:
 
 def _interval(one: Mapping[str, Any]) -> str:
     return f"{change_text(one['low'])} to {change_text(one['high'])}"
-
-
-def comparison_sentence(one: Mapping[str, Any]) -> str:
-    """One sentence that compares b with a in one metric."""
-    metric = ExperimentMetric.parse(one["metric"])
-    name, a, b = metric.text, one["a"], one["b"]
-    interval = _interval(one)
-    match Decision(one["decision"]):
-        case Decision.EQUIVALENT:
-            return f"{b} and {a} are equivalent in {name}: they differ by less than {one['margin']:.0%}."
-        case Decision.UNDECIDED:
-            return f"Whether {b} is better than {a} in {name} is not decided: the difference is {interval}."
-        case Decision.OUTSIDE:
-            return f"{b} and {a} are not compared in {name}: an arm outside the limits has none."
-    if one["change"] is None:  # an arm has no measurement inside the limits
-        return f"{b} is {one['decision']} than {a} in {name}: the difference is {interval}."
-    return f"{b} is {one['decision']} than {a}: {name} is {_change_words(one['change'])} ({interval})."
 
 
 def change_text(value: float | None) -> str:

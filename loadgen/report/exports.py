@@ -399,7 +399,7 @@ def _client(summary: Mapping[str, Any]) -> Iterator[str]:
     client = summary["client"]
     yield (
         f"Load generator: busiest worker at {formatting.plain_percent(client['cpu_percent_of_core'])} of its core,"
-        f" threads woke {formatting.ms(client['wakeup_p99_ms'])} ms late (p99): percentiles may be off by as much."
+        f" wake-up delay {formatting.ms(client['wakeup_p99_ms'])} ms (p99): percentiles may be off by as much."
     )
     logins = login_words(client.get("connections") or {})
     if logins:

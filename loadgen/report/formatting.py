@@ -6,8 +6,8 @@ import html as standard_html
 import json
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from loadgen.log import printable
 from loadgen.metrics.connections import PLANNED, ReconnectReason
@@ -32,11 +32,6 @@ _VERDICT_WORDS = {"failed": "missed"}
 def verdict_word(verdict: str) -> str:
     """The verdict of a run as people read it: passed, missed, invalid, cancelled, error."""
     return _VERDICT_WORDS.get(verdict, verdict)
-
-
-def metric_words(name: str) -> str:
-    """The name of a metric of thresholds, in a heading: error rate, max concurrency."""
-    return name.replace("_", " ")
 
 
 CUT_OFF = "cut off"
@@ -254,23 +249,34 @@ def is_bounded(found: Mapping[str, Any]) -> bool:
     return found.get("result") == "BOUNDED_MAX"
 
 
-def measured(check: str, value: float | None) -> str:
+class MeasureFormats(NamedTuple):
+    """How values of the metrics of thresholds are written, without their units."""
+
+    percent: Callable[[float], str]
+    rate: Callable[[float], str]
+    whole: Callable[[float], str]
+    ms: Callable[[float], str]
+    other: Callable[[float], str]
+
+
+def measured(check: str, value: float | None, formats: MeasureFormats | None = None) -> str:
     """The value for a threshold, in the unit of its limit."""
+    form = formats or MeasureFormats(percent, rate, count, ms, exact)
     if value is None:
         return "nothing"
     try:
         metric = parse_threshold(check).metric
     except InvalidThreshold:
-        return exact(value)
+        return form.other(value)
     match metric:
         case ThresholdMetric.ERROR_RATE:
-            return percent(value)
+            return form.percent(value)
         case ThresholdMetric.QPS:
-            return f"{rate(value)}/s"
+            return f"{form.rate(value)}/s"
         case ThresholdMetric.ERRORS | ThresholdMetric.QUERIES:
-            return count(value)
+            return form.whole(value)
         case _:
-            return f"{ms(value)} ms"
+            return f"{form.ms(value)} ms"
 
 
 LINE_MAX = 500  # characters of a text on one line, such as a name or an error

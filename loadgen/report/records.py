@@ -13,8 +13,9 @@ from operator import add
 from typing import Any
 
 from loadgen.metrics.connections import LoginCounts
-from loadgen.metrics.histogram import EMPTY, Histogram, is_supported, quantile
+from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.interval import EarlierSamples
+from loadgen.metrics.percentile import is_supported, quantile
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase
@@ -487,6 +488,7 @@ class WorkerHost:
 
     hostname: str
     version: str
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

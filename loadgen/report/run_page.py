@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.clock import utc_iso
-from loadgen.metrics.histogram import PERCENTILES
+from loadgen.metrics.percentile import PERCENTILES
 from loadgen.model.threshold import threshold_words
 from loadgen.report import formatting
 from loadgen.report.distribution import histogram_chart, percentile_curve, ranges
@@ -264,25 +264,28 @@ def workers(record: RunRecord) -> str:
                 "busiest worker",
                 data(client["cpu_percent_of_core"], formatting.plain_percent(client["cpu_percent_of_core"])),
             ),
-            ("woke late, avg", _optional_ms(client.get("wakeup_mean_ms"))),  # unknown for older runs
+            ("wake-up delay, avg", _optional_ms(client.get("wakeup_mean_ms"))),  # unknown for older runs
             (
-                "woke late, p99",
+                "wake-up delay, p99",
                 f"{data(client['wakeup_p99_ms'], formatting.ms(client['wakeup_p99_ms']))} ms:"
                 " percentiles may be off by as much",
             ),
             ("paused", formatting.plain_percent(client.get("paused_percent", client.get("gap_percent")))),
-            ("own overhead", _optional_ms(client["overhead_ms"])),
+            ("client overhead", _optional_ms(client["overhead_ms"])),
             ("delivered load", _delivered(summary.get("delivered") or {})),
             ("connections", html(login_words(client.get("connections") or {}))),
             *_surroundings(summary["environment"]),
         ]
     )
 
+    labelled = any(machine.labels for machine in record.machines.values())
+
     def row(one: Mapping[str, Any]) -> list[str]:
         machine = record.machines.get(one["worker_id"])
         return [
             short(one["worker_id"]),
             text("–" if machine is None else machine.hostname, 80),
+            *([text(", ".join(machine.labels) if machine else "", 200)] if labelled else []),
             short("–" if machine is None else machine.version),
             short(one["status"]),
             number(one["succeeded"], formatting.count(one["succeeded"])),
@@ -292,10 +295,11 @@ def workers(record: RunRecord) -> str:
             number(one["wakeup_p99_ms"], formatting.ms(one["wakeup_p99_ms"])),
         ]
 
-    head = ("worker", "machine", "version", "status", "succeeded", "failed", "qps", "CPU of a core", "woke late, ms")
+    measured = ("succeeded", "failed", "qps", "CPU of a core", "wake-up delay, ms")
+    head = ("worker", "machine", *(("labels",) if labelled else ()), "version", "status", *measured)
     rows = map(row, summary["worker_results"][:ROWS_MAX])
     more = len(summary["worker_results"]) - ROWS_MAX
-    listed = table("Workers", head, rows, words=4)
+    listed = table("Workers", head, rows, words=5 if labelled else 4)
     listed += note(f"{more} more are in summary.json.") if more > 0 else ""
     return note(verdict) + health + listed + _connection_failures(client.get("connections") or {}) + note(SENT_ONCE)
 

@@ -361,7 +361,7 @@ def _client(client: Mapping[str, Any]) -> Iterator[TextLine]:
     if client["wakeup_p99_ms"] is not None:
         mean = client.get("wakeup_mean_ms")  # unknown for older runs
         average = "" if mean is None else f", {formatting.ms(mean)} ms on average"
-        parts.append(f"threads woke {formatting.ms(client['wakeup_p99_ms'])} ms late (p99{average})")
+        parts.append(f"wake-up delay {formatting.ms(client['wakeup_p99_ms'])} ms (p99{average})")
     if client["overhead_ms"] is not None:
         parts.append(f"{formatting.ms(client['overhead_ms'])} ms added to the server's time (median)")
     if parts:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from loadgen.metrics.histogram import EMPTY, PERCENTILES, Histogram, Quantile, is_supported, maximum, mean, quantile
+from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.percentile import PERCENTILES, Quantile, is_supported, maximum, mean, quantile
 from loadgen.metrics.stalls import stalls_document
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows

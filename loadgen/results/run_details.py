@@ -163,17 +163,8 @@ def _worker(row: HeartbeatRow) -> dict[str, Any]:
         "hostname": row.identity.hostname,
         "pid": row.identity.pid,
         "version": row.identity.version,
-        "labels": worker_labels(row),
+        "labels": list(row.labels),
     }
-
-
-def worker_labels(row: HeartbeatRow) -> list[str]:
-    """LOADGEN_LABELS of the worker; empty if the column contains something else."""
-    try:
-        found = json.loads(row.identity.labels or "[]")
-    except (ValueError, RecursionError):
-        return []
-    return [label for label in found if isinstance(label, str)] if isinstance(found, list) else []
 
 
 # --- text ------------------------------------------------------------------------------------------------------------
@@ -272,7 +263,7 @@ def _worker_lines(workers: tuple[HeartbeatRow, ...]) -> Iterator[str]:
                 f" {beat.open_connections} of {counted(beat.target_connections, 'connection')},"
                 f" {beat.active_connections} busy, heartbeat {row.age_ms / 1000:.1f} s ago{cpu}"
             )
-        if labels := worker_labels(row):
+        if labels := row.labels:
             yield f"  {'':<{width}}  labels {printable(' '.join(labels), REASON_SHOWN)}"
         if beat.last_error:
             yield f"  {'':<{width}}  last error: {printable(beat.last_error, REASON_SHOWN)}"

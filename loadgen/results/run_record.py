@@ -116,7 +116,9 @@ def read_record(session: ControlSession, retries: RetryPolicy, name: str) -> Run
         polls=() if start is None else tuple(_poll(poll, start) for poll in polls),
         steps=find_max_steps(steps, summary),
         machines={
-            row.identity.worker_id: WorkerHost(hostname=row.identity.hostname, version=row.identity.version)
+            row.identity.worker_id: WorkerHost(
+                hostname=row.identity.hostname, version=row.identity.version, labels=row.labels
+            )
             for row in beats
         },
         logs=tuple(_log(line) for line in logs if line.level in WARNINGS),

@@ -12,8 +12,8 @@ from loadgen.control.session import ControlSession, RowUnreadable, json_object
 from loadgen.control.tables import test_results
 from loadgen.errors import RunFailed
 from loadgen.log import printable
-from loadgen.metrics.histogram import PERCENTILES
 from loadgen.metrics.json_fields import COUNT_MAX, NUMBER_MAX
+from loadgen.metrics.percentile import PERCENTILES
 from loadgen.model.run import RowEnrichment, RunStatus
 from loadgen.report.summary import SCHEMA_VERSION
 from loadgen.rules.validity import RunVerdict

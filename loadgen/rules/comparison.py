@@ -27,7 +27,7 @@ from typing import Any
 
 from loadgen.errors import UsageError
 from loadgen.log import printable
-from loadgen.metrics.histogram import Quantile, mean
+from loadgen.metrics.percentile import Quantile, mean
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows
 from loadgen.rules.bootstrap import (

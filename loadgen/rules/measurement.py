@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
-from loadgen.metrics.histogram import PERCENTILES, mean, quantile
+from loadgen.metrics.percentile import PERCENTILES, mean, quantile
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.experiment import ExperimentMetric, ExperimentMetricKind

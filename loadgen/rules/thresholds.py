@@ -11,7 +11,8 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 
-from loadgen.metrics.histogram import EMPTY, PERCENTILES, Histogram, Quantile, maximum, mean, quantile, samples_needed
+from loadgen.metrics.histogram import EMPTY, Histogram
+from loadgen.metrics.percentile import PERCENTILES, Quantile, maximum, mean, quantile, samples_needed
 from loadgen.metrics.stalls import MEDIAN_SAMPLES_MIN
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows

@@ -3,7 +3,7 @@
 read             entry point: YAML within limits, --set, all steps in order; the origin of each value
 document         the tree with positions, problems, ${NAME}
 value_types      types of values: what may be written, what it becomes, JSON Schema
-keys             how keys are declared; reading a document by these declarations, and noting its problems
+key_reader       how keys are declared; reading a document by these declarations, and noting its problems
 settings         sections that the file and the typed Scenario share
 model            the typed Scenario with its load and thresholds; the number of workers that follows from a load
 generators file  sections that only the file has; conversion to the typed Scenario; files that a scenario names

@@ -44,7 +44,7 @@ from loadgen.scenario.generators import (
     name_of,
     settings_of,
 )
-from loadgen.scenario.keys import values_of
+from loadgen.scenario.key_reader import values_of
 from loadgen.scenario.model import EMBEDDED, WORKERS_MAX, LoadMode, TableType, workers_of
 from loadgen.scenario.settings import UserSessionSettings
 from loadgen.units import format_duration_s

@@ -42,7 +42,7 @@ from loadgen.scenario.file import (
     require_inside,
 )
 from loadgen.scenario.generators import SequenceGenerator, UuidGenerator
-from loadgen.scenario.keys import applies_to, declared_keys, is_section, values_of
+from loadgen.scenario.key_reader import applies_to, declared_keys, is_section, values_of
 from loadgen.scenario.model import (
     CONNECTIONS_MAX,
     EMBEDDED,

@@ -66,7 +66,6 @@ class ScenarioProblems(ScenarioInvalid):
     """Everything that is wrong with one scenario."""
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
-        self.source = source
         self.problems = tuple(problems)
         first = self.problems[0]
         if len(self.problems) == 1 and first.mark is None and not first.path:  # a whole file or option cannot be used

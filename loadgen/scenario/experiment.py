@@ -35,7 +35,7 @@ from loadgen.scenario.document import (
     substitute_variables,
 )
 from loadgen.scenario.file import FileName, Version
-from loadgen.scenario.keys import CheckedFile, Section, key
+from loadgen.scenario.key_reader import CheckedFile, Section, key
 from loadgen.scenario.model import NAME_LENGTH_MAX, CheckText, LoadMode, Scenario, with_workers
 from loadgen.scenario.read import LoadedScenario, compose, parse_scenario, read_text
 from loadgen.scenario.value_types import (

@@ -23,7 +23,7 @@ from loadgen.model.workload import StatementKind, shape_of
 from loadgen.scenario import model as typed
 from loadgen.scenario.document import KeyPath
 from loadgen.scenario.generators import Generator, RememberedGenerator, parameter
-from loadgen.scenario.keys import CheckedFile, Section, declared_keys, key
+from loadgen.scenario.key_reader import CheckedFile, Section, declared_keys, key
 from loadgen.scenario.model import (
     OPEN_LOOP,
     REPLAYED,

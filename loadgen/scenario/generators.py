@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 
 from loadgen.model import workload as model
 from loadgen.model.workload import PoolOrder, Scalar
-from loadgen.scenario.keys import AppliesWhen, Section, first_key, is_section, key
+from loadgen.scenario.key_reader import AppliesWhen, Section, first_key, is_section, key
 from loadgen.scenario.value_types import (
     COUNT_PATTERN,
     INTEGER_MAX,

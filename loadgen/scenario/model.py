@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 from loadgen.model.capture import Replay, SessionReplay
 from loadgen.model.threshold import InvalidThreshold, ThresholdCheck, ThresholdMetric, parse_threshold
 from loadgen.model.workload import Parameter, Workload
-from loadgen.scenario.keys import AppliesWhen, Section, key
+from loadgen.scenario.key_reader import AppliesWhen, Section, key
 from loadgen.scenario.settings import (
     ConnectionPolicy,
     ControlPlaneSettings,

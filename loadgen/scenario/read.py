@@ -51,7 +51,7 @@ from loadgen.scenario.document import (
 )
 from loadgen.scenario.file import CheckedScenario, ScenarioFile, build
 from loadgen.scenario.generators import GENERATORS
-from loadgen.scenario.keys import CheckedFile, applies_to, declared_keys, is_section, values_of
+from loadgen.scenario.key_reader import CheckedFile, applies_to, declared_keys, is_section, values_of
 from loadgen.scenario.model import EMBEDDED, Scenario
 from loadgen.scenario.settings import TimingSettings
 from loadgen.values import dataclass
@@ -481,7 +481,7 @@ def _walk(document: Document, section: Any, path: KeyPath) -> Iterator[tuple[Key
         elif isinstance(value, (tuple, dict)) and value and entry is not None:
             yield from _walk_container(document, value, place)
         elif entry is not None and (entry.node.value is not None or declared.default is None):
-            yield place, _setting(document, place, entry.node)
+            yield place, _setting(place, entry.node)
         elif declared.default is not None or len(place) < 4 or name == "kind":  # the rest are unused alternatives
             default = "none" if declared.default in ({}, []) else scalar_text(declared.default)
             yield place, EffectiveValue(path=dotted(place), value=default, origin=_DEFAULT)
@@ -495,10 +495,10 @@ def _walk_container(document: Document, value: Any, path: KeyPath) -> Iterator[t
         if is_section(type(item)) and path[-1] not in _COMPACT and entry and isinstance(entry.node.value, dict):
             yield from _walk(document, item, place)
         elif entry is not None:
-            yield place, _setting(document, place, entry.node)
+            yield place, _setting(place, entry.node)
 
 
-def _setting(document: Document, path: KeyPath, node: YamlNode) -> EffectiveValue:
+def _setting(path: KeyPath, node: YamlNode) -> EffectiveValue:
     origin = f"line {node.mark.line}" if node.mark is not None else printable(node.option or _DEFAULT, 60)
     variables = dict.fromkeys(name for _, inner in walk(node) for name in inner.variables)
     if variables:

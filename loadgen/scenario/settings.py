@@ -10,7 +10,7 @@ from loadgen.log import register_secret
 from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.model.workload import Scalar
 from loadgen.scenario.document import EnvironmentText
-from loadgen.scenario.keys import AppliesWhen, Section, key
+from loadgen.scenario.key_reader import AppliesWhen, Section, key
 from loadgen.scenario.value_types import (
     Duration,
     FreeText,

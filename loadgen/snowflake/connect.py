@@ -267,7 +267,7 @@ def connect(
     arguments = {**settings.arguments, **credentials(profile, major=driver.major(), environ=environ)}
     try:
         connection: Connection = module.connect(**arguments)
-    except Exception as error:  # the driver leaks exceptions of its libraries
+    except Exception as error:  # the driver also raises exceptions of its libraries
         translated = diagnose(error, profile, environ)
         event(log, logging.DEBUG, "connect_failed", connection=profile.name, code=classify(error).code)
         raise translated from error

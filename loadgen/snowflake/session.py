@@ -86,7 +86,7 @@ class SnowflakeSession:
                 cursor.close()
         except LoadgenError:  # the login failed: the error has a remedy already
             raise
-        except Exception as error:  # the driver leaks exceptions of its libraries
+        except Exception as error:  # the driver also raises exceptions of its libraries
             failure = classify(error)
             if self._is_lost(failure):
                 self.close()

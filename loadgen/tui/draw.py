@@ -10,9 +10,9 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from loadgen.log import printable
-from loadgen.metrics.histogram import Quantile
-from loadgen.model.threshold import InvalidThreshold, ThresholdMetric, parse_threshold
-from loadgen.report.formatting import bounded
+from loadgen.metrics.percentile import Quantile
+from loadgen.report import formatting
+from loadgen.report.formatting import MeasureFormats, bounded
 from loadgen.units import NS_PER_MS
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
@@ -189,19 +189,8 @@ def percent(fraction: float) -> str:
 
 def measured(check: str, value: float) -> str:
     """The value for a threshold, in the unit of its limit."""
-    try:
-        metric = parse_threshold(check).metric
-    except InvalidThreshold:
-        return f"{value:.4g}"
-    match metric:
-        case ThresholdMetric.ERROR_RATE:
-            return percent(value)
-        case ThresholdMetric.QPS:
-            return f"{rate(value)}/s"
-        case ThresholdMetric.ERRORS | ThresholdMetric.QUERIES:
-            return count(round(value))
-        case _:
-            return f"{ms(value)} ms"
+    short_forms = MeasureFormats(percent, rate, lambda one: count(round(one)), ms, "{:.4g}".format)
+    return formatting.measured(check, value, short_forms)
 
 
 def clock(seconds: float) -> str:

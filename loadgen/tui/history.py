@@ -16,8 +16,9 @@ from functools import reduce
 from itertools import chain, takewhile
 from operator import add
 
-from loadgen.metrics.histogram import EMPTY, Histogram, Quantile, maximum, quantile
+from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.live_metrics import SECONDS_COARSENESS, LiveSecond
+from loadgen.metrics.percentile import Quantile, maximum, quantile
 from loadgen.metrics.tally import ErrorKey, ErrorTally, merged
 from loadgen.metrics.window import WindowResult
 from loadgen.model.run import PHASES, Phase

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from loadgen.metrics.connections import LoginCounts
-from loadgen.metrics.histogram import HIGHEST_NS, LOWEST_NS, PERCENTILES
+from loadgen.metrics.histogram import HIGHEST_NS, LOWEST_NS
+from loadgen.metrics.percentile import PERCENTILES
 from loadgen.metrics.tally import ErrorKey, by_kind
 from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.run import Phase, RunStatus

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from loadgen.metrics.histogram import Quantile
+from loadgen.metrics.percentile import Quantile
 from loadgen.model.run import Phase
 from loadgen.report.experiment import ExperimentStatus
 from loadgen.rules.thresholds import Checked

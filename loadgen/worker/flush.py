@@ -35,9 +35,9 @@ from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError
 from loadgen.log import event
 from loadgen.metrics.connections import LoginCounts, logins_data
-from loadgen.metrics.histogram import PERCENTILES, Quantile, mean
 from loadgen.metrics.interval import KEY as JUDGED
 from loadgen.metrics.interval import Interval, MeasuredCounts, ThresholdSecond, judged_data, write_custom_metrics
+from loadgen.metrics.percentile import PERCENTILES, Quantile, mean
 from loadgen.metrics.recorder import Outcome
 from loadgen.metrics.window import ClientResourceUse, WindowResult, WindowRow, merge
 from loadgen.model.counts import UserSessionCounts

@@ -53,15 +53,6 @@ class Lane:
     count: int
 
 
-def places(worker: int, workers: int, lanes: int) -> tuple[ClientPosition, ...]:
-    """The clients of one worker of a closed loop; none when there are more workers than lanes."""
-    clients = worker_share(lanes, worker, workers)
-    return tuple(
-        ClientPosition(worker=worker, workers=workers, client=client, clients=clients, lanes=lanes)
-        for client in range(clients)
-    )
-
-
 def lane_of_client(place: ClientPosition) -> Lane:
     """Closed loop: each client of the run is a lane.
 

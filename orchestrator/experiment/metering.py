@@ -70,7 +70,7 @@ def meter_experiment(
     if experiment_id in retries.call(lambda: experiments.led(session)):
         raise Busy(
             f"experiment {experiment_id} has not ended",
-            remedy="Wait for its end: metering is up to 3 hours late anyway.",
+            remedy="Wait until it has ended; metering is up to 3 hours late.",
         )
     hours = hours_of(retries.call(lambda: experiments.spans(session, experiment_id)))
     scenarios = _scenarios(session, retries, experiment_id, environ)

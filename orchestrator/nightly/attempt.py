@@ -115,7 +115,7 @@ class RunProcess:
         """Request a graceful end. If it takes too long, process_guard kills the process. Safe to repeat."""
         self._request(b"t")
 
-    def hurry(self) -> None:
+    def interrupt(self) -> None:
         """Request the end within seconds, without results. Safe to repeat."""
         self._request(b"h")
 
@@ -295,7 +295,7 @@ class AttemptOutcome:
 def judge_attempt(
     exit_code: int, *, attempts: int, cancelled: bool, interrupted: bool, chance: float
 ) -> AttemptOutcome:
-    """The outcome of an attempt. `cancelled`: a user has requested its end; `interrupted`: its runner was told to end.
+    """The outcome of an attempt. `cancelled`: a user has requested its end; `interrupted`: its runner was asked to end.
     A run that has completed nevertheless counts as completed."""
     judgement = exit_code_meaning(exit_code)
     if judgement is ExitCodeMeaning.COMPLETED:

@@ -18,24 +18,24 @@ REGRESSION, NOT_COMPARABLE = 11, 2  # exit codes
 ControlReader = Callable[[Callable[["ControlSession", "RetryPolicy"], Any]], Any]
 
 
-def check_baseline(baseline: str, look: ControlReader) -> str:
+def check_baseline(baseline: str, read: ControlReader) -> str:
     """Before the run: the id of the run to compare with (`latest` is resolved), or TREND. Raises UsageError if that run
     cannot be a baseline."""
     if baseline == TREND:
         return TREND
-    run_id: str = look(lambda session, retries: _fit(session, retries, baseline))
+    run_id: str = read(lambda session, retries: _fit(session, retries, baseline))
     return run_id
 
 
-def baseline_judge(baseline: str | None, look: ControlReader) -> Callable[[dict[str, Any]], dict[str, Any]]:
+def baseline_judge(baseline: str | None, read: ControlReader) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Check the baseline before the run. Returns a function that judges the summary after the run."""
     if baseline is None:
         return lambda summary: summary
-    exact = check_baseline(baseline, look)
-    return lambda summary: judge_against_baseline(exact, look, summary)
+    exact = check_baseline(baseline, read)
+    return lambda summary: judge_against_baseline(exact, read, summary)
 
 
-def judge_against_baseline(baseline: str, look: ControlReader, summary: Mapping[str, Any]) -> dict[str, Any]:
+def judge_against_baseline(baseline: str, read: ControlReader, summary: Mapping[str, Any]) -> dict[str, Any]:
     """The summary with the key `baseline`. A nonzero exit code of the run is kept. The summary of a run that is not
     comparable does not change. It never raises: a failed comparison must not cost the result of the run."""
     if summary["status"] != "COMPLETED" or not summary["validity"]["valid"]:
@@ -47,7 +47,7 @@ def judge_against_baseline(baseline: str, look: ControlReader, summary: Mapping[
         return _beside_run(session, retries, baseline, summary)
 
     try:
-        found = look(judge)
+        found = read(judge)
     except Exception as error:  # also a bug: the run has its result already
         kind = {"kind": TREND} if baseline == TREND else {"kind": "run", "run_id": baseline}
         code = error.exit_code if isinstance(error, LoadgenError) else LoadgenError.exit_code

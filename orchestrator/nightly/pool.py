@@ -19,10 +19,11 @@ from loadgen.clock import Clock
 from loadgen.control.tables.run_queue import QueueDepth
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import event
+from loadgen.threads import Service, ThreadDied
 from loadgen.units import NS_PER_S, counted
 from loadgen.values import dataclass
 from orchestrator.nightly.attempt import STOP_S
-from orchestrator.nightly.runner import TOLD_TO_END, Runner, RunnerState
+from orchestrator.nightly.runner import ASKED_TO_END, Runner, RunnerState
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class PoolRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerView:
-    """A runner with a living process, as its manager observes it."""
+    """A runner with a alive process, as its manager observes it."""
 
     name: str
     age_s: float
@@ -96,17 +97,17 @@ def decide_pool_size(
     Draining runners still use the machine, so they count against the maximum.
     """
     kill = tuple(runner.name for runner in runners if runner.is_silent)
-    living = [runner for runner in runners if runner.name not in kill]
-    serving = [runner for runner in living if not runner.draining]
+    alive = [runner for runner in runners if runner.name not in kill]
+    serving = [runner for runner in alive if not runner.draining]
     size = min(max(rules.min_runners, len(serving) if size is None else size), rules.max_runners)
     if depth is not None and _is_short(rules, depth, serving):
         size = max(size, min(len(serving) + 1, rules.max_runners))
-    recycle = _recycled(rules, living, serving)
+    recycle = _recycled(rules, alive, serving)
     serving = [runner for runner in serving if runner.name not in recycle]
     drain = _surplus(rules, serving) if depth is not None and not depth.startable and not recycle else ()
     if drain:
         size = len(serving) - len(drain)
-    start = min(size - len(serving), rules.max_runners - len(living))
+    start = min(size - len(serving), rules.max_runners - len(alive))
     return PoolDecision(start=max(start, 0), drain=drain, recycle=recycle, kill=kill, size=size)
 
 
@@ -123,12 +124,12 @@ def start_pause_s(failures: int) -> float:
     return 0.0 if failures == 0 else min(START_PAUSE_MAX_S, 2.0 ** min(failures - 1, 30))
 
 
-def _recycled(rules: PoolRules, living: Sequence[RunnerView], serving: Sequence[RunnerView]) -> tuple[str, ...]:
+def _recycled(rules: PoolRules, alive: Sequence[RunnerView], serving: Sequence[RunnerView]) -> tuple[str, ...]:
     """The oldest runner that has reached its maximum age or number of runs; one at a time, so that the others serve.
 
     A runner without a run is not replaced: that has no use, and would start the control plane's warehouse.
     """
-    if len(living) > len(serving):
+    if len(alive) > len(serving):
         return ()
     used = [runner for runner in serving if runner.runs > 0]
     over = [runner for runner in used if runner.age_s >= rules.max_age_s or runner.runs >= rules.max_runs]
@@ -144,7 +145,7 @@ def _surplus(rules: PoolRules, serving: Sequence[RunnerView]) -> tuple[str, ...]
     return (name,) if longest_s >= rules.idle_s else ()
 
 
-def leaving_text(signals: int, runs: int, grace_s: float) -> str:
+def drain_text(signals: int, runs: int, grace_s: float) -> str:
     """What a stopping pool waits for, and what the next signal does."""
     if runs == 0:
         return "stopping: no run is under way"
@@ -157,10 +158,10 @@ def leaving_text(signals: int, runs: int, grace_s: float) -> str:
 
 # --- The protocol between a runner and its manager -------------------------------------------------------------------
 
-LOOK_S = 0.1  # between checks of the runner
+CHECK_PERIOD_S = 0.1  # between checks of the runner
 PING = b"ping"  # followed by the heartbeat interval of an idle pool, in seconds; 0: there may be work
 DRAIN = b"drain"
-EVENT_KEY = "told"  # the key of a line that is an event for the user of the pool, not an answer
+EVENT_KEY = "event"  # the key of a line that is an event for the user of the pool, not an answer
 
 
 def serve_manager(
@@ -170,12 +171,12 @@ def serve_manager(
     within seconds. When its current run changes, the state is sent at once: the next ping may be seconds away."""
     handled, rest, listening, current = 0, b"", [reading], runner.state().queue_id
     while not runner.done.is_set():
-        readable, _, _ = select.select(listening, [], [], LOOK_S)
+        readable, _, _ = select.select(listening, [], [], CHECK_PERIOD_S)
         if readable:
             data = os.read(reading, 4096)
             if not data:
                 listening = []
-                runner.leave(grace_s, "its pool has ended")
+                runner.drain(grace_s, "its pool has ended")
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 _carry_out(runner, line, writing)
@@ -186,18 +187,18 @@ def serve_manager(
             _write(writing, dataclasses.asdict(now))
         while handled < len(received):
             handled += 1
-            reason = f"{TOLD_TO_END} ({_signal_name(received[0])})"
+            reason = f"{ASKED_TO_END} ({_signal_name(received[0])})"
             if handled == 1:
-                runner.leave(grace_s, reason)
+                runner.drain(grace_s, reason)
             else:
-                runner.hurry(reason)
+                runner.interrupt(reason)
     _write_events(runner, writing)
 
 
 def _carry_out(runner: Runner, line: bytes, writing: int) -> None:
     word, _, beat_s = line.partition(b" ")
     if word == DRAIN:
-        runner.leave(None)
+        runner.drain(None)
     elif word == PING:
         runner.set_idle(float(beat_s) or None)
         _write(writing, dataclasses.asdict(runner.state()))
@@ -227,7 +228,7 @@ class RunnerProcess:
         self._pinged_ns: int | None = None  # time of a ping without an answer
         self._next_ping_ns = self._started_ns
         self._misses = 0
-        self._told_to_drain = False
+        self._drain_requested = False
         self._killed_for: str | None = None  # why its manager has killed it
         self._rest = b""
         self._events: list[str] = []
@@ -273,19 +274,19 @@ class RunnerProcess:
             runs=0 if state is None else state.runs,
             idle_s=None if state is None else state.idle_s,
             busy=state is not None and state.queue_id is not None,
-            draining=self._told_to_drain or (state is not None and state.draining),
+            draining=self._drain_requested or (state is not None and state.draining),
             misses=self._misses,
             has_answered=state is not None,
         )
 
     def drain(self) -> None:
         """Make it end after its current run, without a time limit."""
-        self._told_to_drain = True
+        self._drain_requested = True
         self._send(DRAIN)
 
-    def leave(self) -> None:
+    def terminate(self) -> None:
         """Make it end within its grace time; the second call makes it end within seconds."""
-        self._told_to_drain = True
+        self._drain_requested = True
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGTERM)
 
@@ -352,7 +353,7 @@ def _signal_name(number: int) -> str:
 
 TICK_S = 0.2
 AT_ONCE = 3  # number of signals after which the pool ends at once
-LEAVE_MARGIN_S = 30.0  # for the last messages, beyond the grace time and the end of a run
+DRAIN_MARGIN_S = 30.0  # for the last messages, beyond the grace time and the end of a run
 
 
 class PoolFailed(LoadgenError):
@@ -379,8 +380,10 @@ class PoolManager:
         idle_beat_s: Callable[[], float | None] = lambda: None,
         release: Callable[[str, str], None] = lambda worker_id, why: None,
         tell: Callable[[str], None] = lambda _: None,
+        threads: Sequence[Service] = (),
     ) -> None:
         self._tell = tell  # shows one line per event to the user of the pool
+        self._threads = threads  # without one of them the pool must not continue
         self._size: int | None = None  # the wanted number of serving runners
         self._unstarted = 0  # consecutive failed starts
         self._rules, self._start_runner, self._take_depth, self._clock = rules, start_runner, take_depth, clock
@@ -393,14 +396,20 @@ class PoolManager:
         self._start_after_ns = clock.monotonic_ns()
 
     def run(self, received: Sequence[int], *, grace_s: float) -> None:
-        """Keep the pool until a signal is received. Then every runner finishes its run within `grace_s`. The second
-        signal queues the current runs again, the third ends the pool at once."""
+        """Keep the pool until a signal is received or one of its threads has failed. Then every runner finishes its run
+        within `grace_s`. The next signal queues the current runs again, the one after that ends the pool at once."""
         never = threading.Event()
         try:
             while not received:
+                for thread in self._threads:
+                    thread.check()
                 self.step()
                 self._clock.wait(never, TICK_S)
-            self._leave(received, grace_s)
+            self._drain(received, grace_s)
+        except ThreadDied as error:
+            self._tell(str(error))
+            self._drain(received, grace_s, requests=1)
+            raise
         finally:
             for child in self._children.values():
                 child.close()
@@ -471,24 +480,25 @@ class PoolManager:
                 if not self._any_worked and self._failures >= FAILURES_MAX:
                     raise PoolFailed(f"{self._failures} runners in a row ended before they could begin")
 
-    def _leave(self, received: Sequence[int], grace_s: float) -> None:
+    def _drain(self, received: Sequence[int], grace_s: float, requests: int = 0) -> None:
+        """End every runner. `requests` to end were made by other means than a signal."""
         handled, shown, never = 0, "", threading.Event()
-        until_ns = self._clock.monotonic_ns() + round((grace_s + STOP_S + LEAVE_MARGIN_S) * NS_PER_S)
-        while self._children and self._clock.monotonic_ns() < until_ns and len(received) < AT_ONCE:
-            while handled < min(len(received), 2):
+        until_ns = self._clock.monotonic_ns() + round((grace_s + STOP_S + DRAIN_MARGIN_S) * NS_PER_S)
+        while self._children and self._clock.monotonic_ns() < until_ns and requests + len(received) < AT_ONCE:
+            while handled < min(requests + len(received), 2):
                 handled += 1
                 for child in self._children.values():
-                    child.leave()
+                    child.terminate()
             for child in self._children.values():
                 self._step(child)
-            if (now := leaving_text(handled, self._runs_under_way(), grace_s)) != shown:
+            if (now := drain_text(handled, self._runs_under_way(), grace_s)) != shown:
                 shown = now
                 self._tell(shown)
             self._collect()
             self._clock.wait(never, TICK_S)
         if self._children:
             left = counted(self._runs_under_way(), "run")
-            self._tell(f"ended at once: {left} under way, which the next pool on this machine takes again")
+            self._tell(f"ended at once: {left} under way; the next pool on this machine claims them")
 
     def _runs_under_way(self) -> int:
         return sum(child.state is not None and child.state.queue_id is not None for child in self._children.values())

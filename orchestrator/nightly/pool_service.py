@@ -17,6 +17,7 @@ from loadgen.control.session import ControlSession
 from loadgen.control.setup.installer import ensure_tables
 from loadgen.errors import UsageError
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.threads import Service
 from loadgen.values import dataclass
 from orchestrator.nightly.pool import AT_ONCE, PoolManager, PoolRules, RunnerProcess, serve_manager
 from orchestrator.nightly.queue import HostPermissions, PollPace, QueueMaintenance, notify_unclaimed_runs
@@ -90,7 +91,7 @@ def serve_pool(
     def fire_schedules() -> None:
         _fire_schedules(place, stop, maintenance, settings.allowed, tell)
 
-    scheduler = threading.Thread(target=fire_schedules, name="schedules", daemon=True)
+    scheduler = Service("schedules", fire_schedules, stopping=stop)
     manager = PoolManager(
         settings.rules,
         start,
@@ -99,6 +100,7 @@ def serve_pool(
         idle_beat_s=maintenance.idle_beat_s,
         release=maintenance.release,
         tell=tell,
+        threads=(maintenance, scheduler),
     )
     maintenance.start()
     scheduler.start()

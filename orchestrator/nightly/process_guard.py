@@ -4,7 +4,7 @@ It reads requests from its standard input:
 
     "t" or end of input   send SIGTERM to the command; after the grace time send SIGKILL to its process group
     "h"                   send SIGTERM and SIGINT: the second signal makes a run cancel its statements; SIGKILL after
-                          HURRY_S
+                          INTERRUPT_S
     "k"                   send SIGKILL at once
 
 It exits with the exit code of the command; with 128 + n if signal n has ended the command. It imports the standard
@@ -21,8 +21,8 @@ import sys
 import time
 from types import FrameType
 
-LOOK_S = 0.1  # between checks whether the command has ended
-HURRY_S = 10.0
+CHECK_PERIOD_S = 0.1  # between checks whether the command has ended
+INTERRUPT_S = 10.0
 
 
 def main(words: list[str]) -> int:
@@ -39,9 +39,9 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 def _watch(child: subprocess.Popen[bytes], grace_s: float) -> int:
-    listening, kill_at_s, hurried = [0], None, False
+    listening, kill_at_s, interrupted = [0], None, False
     while (code := child.poll()) is None:
-        readable, _, _ = select.select(listening, [], [], LOOK_S)
+        readable, _, _ = select.select(listening, [], [], CHECK_PERIOD_S)
         request = os.read(0, 1) if readable else None
         if request == b"":
             listening = []
@@ -51,9 +51,9 @@ def _watch(child: subprocess.Popen[bytes], grace_s: float) -> int:
         if request is not None and kill_at_s is None:
             child.send_signal(signal.SIGTERM)
             kill_at_s = time.monotonic() + grace_s
-        if request == b"h" and not hurried and kill_at_s is not None:
+        if request == b"h" and not interrupted and kill_at_s is not None:
             child.send_signal(signal.SIGINT)
-            hurried, kill_at_s = True, min(kill_at_s, time.monotonic() + HURRY_S)
+            interrupted, kill_at_s = True, min(kill_at_s, time.monotonic() + INTERRUPT_S)
     return code
 
 

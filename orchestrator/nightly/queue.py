@@ -224,13 +224,13 @@ def _text(folder: Path, name: str) -> str:
 def with_control_plane_of_queue(scenario: Scenario) -> Scenario:
     """A queued run has the control plane of its queue. Equal settings are not changed, because the scenario's identity
     counts in comparisons."""
-    own, told = ControlPlaneLocation.of_scenario(scenario), ControlPlaneLocation.from_environment()
+    own, of_queue = ControlPlaneLocation.of_scenario(scenario), ControlPlaneLocation.from_environment()
     default = ControlPlaneLocation()
     changed = {
-        name: getattr(told, name)
+        name: getattr(of_queue, name)
         for name in ("connection", "database", "schema", "warehouse")
-        if getattr(told, name) != getattr(own, name)
-        and not (name in ("connection", "warehouse") and getattr(told, name) == getattr(default, name))
+        if getattr(of_queue, name) != getattr(own, name)
+        and not (name in ("connection", "warehouse") and getattr(of_queue, name) == getattr(default, name))
     }
     return replace(scenario, control=replace(scenario.control, **changed))
 
@@ -239,7 +239,7 @@ def with_control_plane_of_queue(scenario: Scenario) -> Scenario:
 
 PRUNE_S = 3600.0
 RUNNER_ENDED = "the process of its runner has ended"
-IDLE_LOOKS = 2  # consecutive reads without work: one may fall between the fire of a schedule and its run
+IDLE_READS = 2  # consecutive reads without work: one may fall between the fire of a schedule and its run
 SOONER_MAX = 4  # number of consecutive failed reads after which the next one comes sooner
 
 
@@ -250,14 +250,14 @@ class PollPace:
     poll_s: float = 5.0
     idle_poll_s: float = 5.0  # while there is no work
 
-    def is_idle(self, looks: int) -> bool:
+    def is_idle(self, idle_reads: int) -> bool:
         """Whether the pool is idle after this number of consecutive reads without work."""
-        return self.idle_poll_s > self.poll_s and looks >= IDLE_LOOKS
+        return self.idle_poll_s > self.poll_s and idle_reads >= IDLE_READS
 
-    def pause_s(self, looks: int, failures: int = 0, due_in_s: float | None = None) -> float:
+    def pause_s(self, idle_reads: int, failures: int = 0, due_in_s: float | None = None) -> float:
         """The pause before the next read. It is shorter if a queued run is due earlier, and after the first failed
         reads, so that not every read of a long outage comes sooner."""
-        pause_s = self.idle_poll_s if self.is_idle(looks) else self.poll_s
+        pause_s = self.idle_poll_s if self.is_idle(idle_reads) else self.poll_s
         if due_in_s is not None and due_in_s > 0:
             pause_s = min(pause_s, max(due_in_s, self.poll_s))
         return min(pause_s, self.poll_s * 2.0 ** (failures - 1)) if 0 < failures <= SOONER_MAX else pause_s
@@ -275,7 +275,7 @@ class QueueMaintenance(Service):
     ) -> None:
         self._session, self._offers, self._share = session, offers, share
         self._pace, self._clock = pace, clock
-        self._idle_looks = 0  # consecutive reads that found no work
+        self._idle_reads = 0  # consecutive reads that found no work
         self._failures = 0  # consecutive failed reads
         self._ended: deque[tuple[str, str]] = deque()  # runners of this pool whose processes have ended, with reasons
         self._woken = threading.Event()  # read the queue now
@@ -289,18 +289,17 @@ class QueueMaintenance(Service):
 
     def take_depth(self) -> QueueDepth | None:
         """The number of waiting runs. None: not read since the last call."""
-        self.check()  # a pool must not continue without this thread
         with self._lock:
             depth, self._depth = self._depth, None
             return depth
 
     def idle_beat_s(self) -> float | None:
         """The heartbeat interval of runners while there is no work. None: there may be work."""
-        return self._pace.idle_poll_s if self._pace.is_idle(self._idle_looks) else None
+        return self._pace.idle_poll_s if self._pace.is_idle(self._idle_reads) else None
 
     def wake(self) -> None:
         """Read the queue now: a run was queued."""
-        self._idle_looks = 0
+        self._idle_reads = 0
         self._woken.set()
 
     def release(self, worker_id: str, why: str) -> None:
@@ -326,10 +325,10 @@ class QueueMaintenance(Service):
         if found.due_in_s is not None:
             self._due_ns = self._clock.monotonic_ns() + round(found.due_in_s * NS_PER_S)
         if not found.is_work:
-            self._idle_looks += 1
+            self._idle_reads += 1
             self._set_depth(QueueDepth())
             return
-        self._idle_looks = 0
+        self._idle_reads = 0
         self._set_depth(run_queue.depth(session, self._offers, share=self._share))
         self._expire_ended()
         pool_workers.silent_offline(session, retries)
@@ -364,9 +363,9 @@ class QueueMaintenance(Service):
                 self.step()
                 self._failures = 0
             except LoadgenError as error:
-                event(log, logging.WARNING, "queue_look_failed", why=str(error))
+                event(log, logging.WARNING, "queue_read_failed", why=str(error))
             except Exception as error:  # the top of a thread: an error must be visible in the log of the pool
-                event(log, logging.ERROR, "queue_look_failed", why=f"{type(error).__name__}: {error}")
+                event(log, logging.ERROR, "queue_read_failed", why=f"{type(error).__name__}: {error}")
             self._clock.wait(self._woken, self._pause_s())
             self._woken.clear()
         with suppress(LoadgenError):  # on a failure the leases expire by themselves
@@ -375,7 +374,7 @@ class QueueMaintenance(Service):
 
     def _pause_s(self) -> float:
         due_in_s = None if self._due_ns is None else (self._due_ns - self._clock.monotonic_ns()) / NS_PER_S
-        return self._pace.pause_s(self._idle_looks, self._failures, due_in_s)
+        return self._pace.pause_s(self._idle_reads, self._failures, due_in_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,7 +382,6 @@ class UnclaimedRun:
     """A queued run that no online runner can take."""
 
     queue_id: str
-    name: str
     reason: str
 
 
@@ -392,9 +390,7 @@ def find_unclaimed_runs(session: ControlSession, retries: RetryPolicy, *, after_
     waiting = retries.call(lambda: run_queue.waiting(session))
     offers = retries.call(lambda: pool_workers.offers(session)) if waiting else ()
     found = ((one, unmet_requirements(one.requires, offers)) for one in waiting if one.waited_s >= after_s)
-    return tuple(
-        UnclaimedRun(queue_id=one.queue_id, name=one.name, reason=why) for one, why in found if why is not None
-    )
+    return tuple(UnclaimedRun(queue_id=one.queue_id, reason=why) for one, why in found if why is not None)
 
 
 def notify_unclaimed_runs(

@@ -1,9 +1,9 @@
-"""A runner: takes runs from the queue and executes them, one at a time, until it is told to end.
+"""A runner: takes runs from the queue and executes them, one at a time, until it is asked to end.
 
-thread   does                                                               owns
-main     answers its manager, handles signals, checks the lease; no driver  stdin, stdout
-runs     claims a run, follows it, stores its outcome                       a session, the process of the run
-beats    keeps the runner registered, and renews the lease of its run       a separate session
+thread     does                                                               owns
+main       answers its manager, handles signals, checks the lease; no driver  stdin, stdout
+runs       claims a run, follows it, stores its outcome                       a session, the process of the run
+heartbeat  keeps the runner registered, and renews the lease of its run       a separate session
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RunnerHeartbeat(Service):
         self.draining = threading.Event()  # set by the answer of the registry, or by this process
         self.error: BaseException | None = None  # why the heartbeats have ended
         self._session, self._me, self._lease_s, self._clock = session, me, lease_s, clock
-        super().__init__("beats", self._keep)
+        super().__init__("heartbeat", self._keep)
         self._woken = threading.Event()  # send the next heartbeat now
         self._retries = RetryPolicy(stop=self.stopping, clock=clock)
         self._beat_s = pool_workers.beat_s(lease_s)
@@ -136,7 +136,7 @@ class RunnerHeartbeat(Service):
             except BaseException as error:  # a bug, or a panic of the driver: a runner without heartbeats must end
                 self.error = error
                 self.draining.set()
-            self._sign_off()
+            self._unregister()
         self._session.close()
 
     def _keep_beating(self) -> None:
@@ -160,7 +160,7 @@ class RunnerHeartbeat(Service):
             draining=self._drain_stored,
         )
         if answer is None:
-            event(log, logging.WARNING, "runner_was_forgotten", runner=self._me.worker_id)
+            event(log, logging.WARNING, "runner_row_missing", runner=self._me.worker_id)
             answer = self._register()
         if held is not None:  # claimed before the statement: if no row was extended, another runner has the run
             if run_queue.extend(self._session, held.claim, self._lease_s, run_id=held.run_id):
@@ -183,21 +183,21 @@ class RunnerHeartbeat(Service):
             self._session, self._retries, self._me, draining=self.draining.is_set(), lease_s=self._lease_s
         )
 
-    def _sign_off(self) -> None:
-        """Send the last counts and OFFLINE, without retries: a runner without heartbeats counts as OFFLINE anyway."""
+    def _unregister(self) -> None:
+        """Send the last counts and OFFLINE, without retries: a runner without heartbeats counts as OFFLINE."""
         retries = RetryPolicy(stop=threading.Event(), attempts=1, clock=self._clock)
         try:
             self._beat()
             pool_workers.offline(self._session, retries, self._me.worker_id)
         except LoadgenError as error:
-            event(log, logging.INFO, "sign_off_failed", runner=self._me.worker_id, why=str(error))
+            event(log, logging.INFO, "unregister_failed", runner=self._me.worker_id, why=str(error))
 
 
 # --- The runner ------------------------------------------------------------------------------------------------------
 
 LOOK_S = 0.1  # between checks of the process of a run
 IDLE_LOOK_S = 0.5  # between checks whether the pool is still idle
-TOLD_TO_END = "its runner was told to end"
+ASKED_TO_END = "its runner was asked to end"
 GIVEN_UP = "its runner stopped it: the control plane failed or did not answer"
 ATTEMPTS = 4  # of a statement; a lease does not last for more
 _COULD_NOT_START = 1  # exit codes of an attempt whose run was never created
@@ -240,7 +240,7 @@ class AttemptInterruption:
 
 
 class Runner:
-    """leave(), hurry(), guard(), set_idle() and state() are called by other threads. `done` is set at the end."""
+    """drain(), interrupt(), guard(), set_idle() and state() are called by other threads. `done` is set at the end."""
 
     def __init__(
         self,
@@ -254,11 +254,11 @@ class Runner:
         self.error: BaseException | None = None
         self._me, self._settings, self._clock = me, settings, clock or SystemClock()
         self._session = make_session("runner")
-        self._beats = RunnerHeartbeat(make_session("beats"), me, lease_s=settings.lease_s, clock=self._clock)
-        self._leave_by_ns: int | None = None
-        self._leaving = threading.Event()  # this process was told to end
-        self._leaving_reason: str | None = None  # the reason of a run that is interrupted
-        self._hurried = threading.Event()  # this process was told to end within seconds
+        self._beats = RunnerHeartbeat(make_session("heartbeat"), me, lease_s=settings.lease_s, clock=self._clock)
+        self._drain_by_ns: int | None = None
+        self._draining = threading.Event()  # this process was asked to end
+        self._drain_reason: str | None = None  # the reason of a run that is interrupted
+        self._interrupted_now = threading.Event()  # this process was asked to end within seconds
         self._is_idle = False  # the pool has no work
         self._events: deque[str] = deque(maxlen=EVENTS_KEPT)
         self._in_doubt = False  # the answer to a claim was lost: this runner may hold a run
@@ -271,15 +271,15 @@ class Runner:
         self._beats.start()
         self._thread.start()
 
-    def leave(self, grace_s: float | None, why: str = TOLD_TO_END) -> None:
+    def drain(self, grace_s: float | None, why: str = ASKED_TO_END) -> None:
         """Take no new run, and end the current one at the latest after the grace time. None: without a time limit.
         `why` is the reason of a run that this interrupts; the first reason counts."""
-        if grace_s is not None and self._leaving_reason is None:
-            self._leaving_reason = why
+        if grace_s is not None and self._drain_reason is None:
+            self._drain_reason = why
         if grace_s is not None:
             by_ns = self._clock.monotonic_ns() + round(grace_s * NS_PER_S)
-            self._leave_by_ns = by_ns if self._leave_by_ns is None else min(by_ns, self._leave_by_ns)
-            self._leaving.set()
+            self._drain_by_ns = by_ns if self._drain_by_ns is None else min(by_ns, self._drain_by_ns)
+            self._draining.set()
         self._beats.draining.set()
 
     def set_idle(self, beat_s: float | None) -> None:
@@ -287,10 +287,10 @@ class Runner:
         self._is_idle = beat_s is not None
         self._beats.set_idle(beat_s)
 
-    def hurry(self, why: str) -> None:
+    def interrupt(self, why: str) -> None:
         """End within seconds: the current run is ended and queued again."""
-        self._hurried.set()
-        self.leave(0.0, why)
+        self._interrupted_now.set()
+        self.drain(0.0, why)
 
     def guard(self) -> None:
         """Stop the current run if its lease is lost. For the main thread: other threads may wait for the driver."""
@@ -330,7 +330,7 @@ class Runner:
                 if not self._take_one():
                     self._pause()
             if self._in_doubt:
-                self._give_back_unknown()
+                self._release_unknown()
         except BaseException as error:  # the top of a thread: the main thread reports it
             self.error = error
         finally:
@@ -374,12 +374,12 @@ class Runner:
             self._idle_since_ns = self._clock.monotonic_ns()
         return True
 
-    def _give_back_unknown(self) -> None:
-        """Give back a run that this runner may have claimed without knowing, so that its lease need not expire."""
+    def _release_unknown(self) -> None:
+        """Release a run that this runner may have claimed without knowing, so that its lease need not expire."""
         try:
             run_queue.expire(self._session, self._retries(threading.Event()), self._me.worker_id, GIVEN_UP)
         except LoadgenError as error:
-            event(log, logging.INFO, "give_back_failed", runner=self._me.worker_id, why=str(error))
+            event(log, logging.INFO, "release_failed", runner=self._me.worker_id, why=str(error))
 
     def _attempt(self, claim: QueueClaim) -> None:
         retries = self._retries(threading.Event())
@@ -424,14 +424,14 @@ class Runner:
         signals every process of a service, and the run may end first."""
         if followed.cancelled or followed.interrupted:
             return followed
-        if self._leaving.is_set() or (was_signalled(exit_code) and self._clock.wait(self._leaving, SIGNAL_S)):
+        if self._draining.is_set() or (was_signalled(exit_code) and self._clock.wait(self._draining, SIGNAL_S)):
             return replace(followed, interrupted=True)
         return followed
 
     def _follow(self, claim: QueueClaim, process: RunProcess) -> AttemptInterruption:
         """Follow the run until it ends: learn its id, and stop it after a request to cancel it, when this runner ends,
         or when its lease is lost."""
-        seen, known, look_ns = AttemptInterruption(), False, self._clock.monotonic_ns()
+        seen, known, read_ns = AttemptInterruption(), False, self._clock.monotonic_ns()
         held, never, tried = self._beats.held, threading.Event(), False
         assert held is not None
         while process.exit_code is None:
@@ -439,29 +439,29 @@ class Runner:
             before, now_ns = seen, self._clock.monotonic_ns()
             if not held.trust.holds(self._clock.monotonic_ns()):
                 seen = replace(seen, lost=True)
-            elif self._leave_by_ns is not None and now_ns >= self._leave_by_ns:
+            elif self._drain_by_ns is not None and now_ns >= self._drain_by_ns:
                 seen = replace(seen, interrupted=True)
             run_id = None if known else process.run_id
-            if not seen.lost and (now_ns >= look_ns or (run_id is not None and not tried)):
+            if not seen.lost and (now_ns >= read_ns or (run_id is not None and not tried)):
                 seen = self._read_status(claim, seen)
                 if run_id is not None:
                     if not tried:
                         self._tell(f"started {claim.queue_id} as run {run_id}")
                     self._beats.hold(replace(held, run_id=run_id))
                     known, tried = self._store_run_id(claim, run_id), True
-                look_ns = self._clock.monotonic_ns() + round(self._settings.poll_s * NS_PER_S)
+                read_ns = self._clock.monotonic_ns() + round(self._settings.poll_s * NS_PER_S)
             if seen != before:
                 event(log, logging.INFO, "run_stopped", queued=claim.queue_id, why=repr(seen))
                 process.stop()
-            if self._hurried.is_set():
-                process.hurry()
+            if self._interrupted_now.is_set():
+                process.interrupt()
         return seen if held.trust.holds(self._clock.monotonic_ns()) else replace(seen, lost=True)
 
     def _read_status(self, claim: QueueClaim, seen: AttemptInterruption) -> AttemptInterruption:
         try:
             status = run_queue.claim_status(self._session, claim)
         except LoadgenError as error:  # the run continues while the lease is trusted
-            event(log, logging.WARNING, "look_failed", queued=claim.queue_id, why=str(error))
+            event(log, logging.WARNING, "claim_status_not_read", queued=claim.queue_id, why=str(error))
             return seen
         if status is None:
             return replace(seen, lost=True)
@@ -504,11 +504,11 @@ class Runner:
         if outcome.attempt is AttemptStatus.CANCELLED:
             result = replace(result, reason=None)  # the row has the reason of the user
         elif outcome.attempt is AttemptStatus.INTERRUPTED:
-            result = replace(result, reason=self._leaving_reason)  # the run itself reports that a user has stopped it
+            result = replace(result, reason=self._drain_reason)  # the run itself reports that a user has stopped it
         if outcome.final is not None:
             accepted = run_queue.finish(self._session, retries, claim, outcome.final, result)
         else:
-            accepted = run_queue.give_back(
+            accepted = run_queue.release(
                 self._session,
                 retries,
                 claim,

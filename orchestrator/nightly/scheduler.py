@@ -422,7 +422,7 @@ class NextLookFile:
                 json.dump(asdict(next_look), file)
             draft.replace(self._path)
         except OSError as error:
-            event(log, logging.INFO, "next_look_not_written", path=self._path, why=str(error))
+            event(log, logging.INFO, "next_read_not_written", path=self._path, why=str(error))
             self.forget()
 
     def forget(self) -> None:
@@ -463,7 +463,7 @@ def next_fires(row: ScheduleRow, now: datetime, number: int) -> tuple[list[datet
         return list(itertools.islice(cron.after(max(now, row.last_fire_at)), number)), None
     except OverflowError:
         settled = row.last_fire_at.replace(tzinfo=None).isoformat(sep=" ", timespec="seconds")
-        return [], f"it is settled up to {settled}"
+        return [], f"its fires are recorded up to {settled}"
 
 
 def tick_document(done: SchedulerPass) -> dict[str, Any]:

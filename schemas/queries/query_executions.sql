@@ -11,17 +11,6 @@ FROM TABLE(FLATTEN(INPUT => PARSE_JSON(?)));
 -- name: find
 SELECT COUNT(*) FROM QUERY_EXECUTIONS WHERE EXECUTION_ID = ? AND RUN_ID = ?;
 
--- name: count
-SELECT COUNT(DISTINCT EXECUTION_ID) FROM QUERY_EXECUTIONS WHERE RUN_ID = ? AND WORKER_ID = ?;
-
--- name: read
--- One row per key: see loadgen.control.session.
-SELECT EXECUTION_ID, RUN_ID, TEST_ID, WORKER_ID, QUERY_ID, STATEMENT_NAME, QUERY_KIND, PHASE, STEP_ID, START_TIME,
-       DUE_LAG_MS, DURATION_MS, ROWS_AFFECTED, SUCCESS, ERROR_CATEGORY, ERROR_CODE, ERROR, ENRICHMENT_STATUS
-FROM QUERY_EXECUTIONS WHERE RUN_ID = ?
-QUALIFY ROW_NUMBER() OVER (PARTITION BY EXECUTION_ID ORDER BY CREATED_AT) = 1
-ORDER BY START_TIME, EXECUTION_ID LIMIT {limit};
-
 -- name: undecided
 -- Statements that may still be found, a page in the order of their start. After a lost connection the driver returns
 -- the id of the previous statement, so such a row does not count. The second bind is 1 to include SKIPPED rows.

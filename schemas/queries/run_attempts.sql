@@ -1,5 +1,5 @@
 -- The turns of a queued run, numbered by EPOCH. The enforced key (QUEUE_ID, EPOCH) decides which process inserts the
--- next turn. A turn is an attempt or, without an OWNER, a wish of a user: CANCELLED or RETRIED. The end of an attempt
+-- next turn. A turn is an attempt or, without an OWNER, a request of a user: CANCELLED or RETRIED. The end of an attempt
 -- is a row of RUN_ATTEMPT_ENDS, whose key decides between its owner and a process that finds its lease expired.
 
 -- name: claim
@@ -24,7 +24,7 @@ WHERE WORKER_ID = ? AND STATUS = 'ONLINE' AND LAST_BEAT_AT > DATEADD(second, -30
 -- The owner of a turn, after a lost answer.
 SELECT OWNER FROM RUN_ATTEMPTS WHERE QUEUE_ID = ? AND EPOCH = ?;
 
--- name: wish
+-- name: request
 -- The turn of a user. 200001: the turn exists.
 INSERT INTO RUN_ATTEMPTS (QUEUE_ID, EPOCH, OWNER, STATUS, REASON, ATTEMPTS, STARTED_AT, ENDED_AT)
 SELECT ?, ?, '', ?, ?, 0, SYSDATE(), SYSDATE();
@@ -40,7 +40,7 @@ UPDATE RUN_ATTEMPTS SET RUN_ID = ?
 WHERE QUEUE_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE()
   AND NOT EXISTS (SELECT 1 FROM RUN_ATTEMPT_ENDS WHERE QUEUE_ID = ? AND EPOCH = ?);
 
--- name: look
+-- name: read_state
 -- Whether a user has requested the end. No row: the lease has expired.
 SELECT (SELECT COUNT(*) FROM RUN_ATTEMPTS WHERE QUEUE_ID = ? AND EPOCH = ? AND STATUS = 'CANCELLED') AS CANCELS
 FROM RUN_ATTEMPTS

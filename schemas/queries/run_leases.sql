@@ -23,7 +23,7 @@ FROM RUN_LEASES WHERE RUN_ID = ? AND EPOCH = ? AND EXPIRES_AT < DATEADD(millisec
 INSERT INTO RUN_LEASES (RUN_ID, EPOCH, OWNER, EXPIRES_AT)
 SELECT ?, ?, ?, DATEADD(millisecond, ?, SYSDATE());
 
--- name: living
+-- name: unexpired
 -- The valid lease with the longest remaining time.
 SELECT EPOCH, OWNER, DATEDIFF(millisecond, SYSDATE(), EXPIRES_AT) AS REMAINING_MS
 FROM RUN_LEASES WHERE RUN_ID = ? AND EXPIRES_AT > SYSDATE() ORDER BY EXPIRES_AT DESC LIMIT 1;
@@ -44,7 +44,7 @@ WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE();
 UPDATE RUN_LEASES SET EXPIRES_AT = SYSDATE()
 WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ? AND EXPIRES_AT > SYSDATE();
 
--- name: bury
+-- name: release_of_dead
 -- As release, for a holder whose process has ended, also if its lease has just expired. It never extends a lease.
 UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(millisecond, ?, SYSDATE())
 WHERE RUN_ID = ? AND EPOCH = ? AND OWNER = ?;

@@ -38,8 +38,8 @@ SELECT F.FIRE_AT, F.OUTCOME, F.QUEUE_ID, Q.STATUS, Q.RUN_ID, Q.EXIT_CODE
 FROM SCHEDULE_FIRES F LEFT JOIN RUN_QUEUE Q ON Q.QUEUE_ID = F.QUEUE_ID
 WHERE F.SCHEDULE_ID = ? ORDER BY F.FIRE_AT DESC LIMIT {limit};
 
--- name: forget
--- They are settled, so they are never recorded again.
+-- name: delete_old
+-- Their outcome is final, so they are never recorded again.
 DELETE FROM SCHEDULE_FIRES
 WHERE SCHEDULE_ID = ? AND FIRE_AT < DATEADD(day, ?, SYSDATE()) AND OUTCOME <> 'DUE';
 

@@ -86,14 +86,14 @@ class Queue:
     def finish(self, claim: QueueClaim, status: QueueStatus = QueueStatus.COMPLETED, **result: Any) -> bool:
         return run_queue.finish(self.session, retries(), claim, status, AttemptResult(**result))
 
-    def give_back(self, claim: QueueClaim, *, counts: bool = True, pause_s: float = 0.0) -> bool:
+    def release(self, claim: QueueClaim, *, counts: bool = True, pause_s: float = 0.0) -> bool:
         failed = AttemptResult(exit_code=4, reason="no")
-        return run_queue.give_back(self.session, retries(), claim, failed, pause_s=pause_s, counts=counts)
+        return run_queue.release(self.session, retries(), claim, failed, pause_s=pause_s, counts=counts)
 
     def push_back(self, claim: QueueClaim, *, pause_s: float) -> bool:
         """Its run ended with 75: another one, outside of the queue, has the warehouse."""
         busy, status = AttemptResult(exit_code=75, reason="the warehouse is in use"), AttemptStatus.SKIPPED
-        return run_queue.give_back(self.session, retries(), claim, busy, pause_s=pause_s, counts=False, status=status)
+        return run_queue.release(self.session, retries(), claim, busy, pause_s=pause_s, counts=False, status=status)
 
     def depth(self, *offers: str, share: bool = False) -> tuple[int, int]:
         """Runs that wait, and those of them that could begin."""

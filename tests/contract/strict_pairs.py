@@ -115,7 +115,7 @@ ONE_USER = "users alone write to the row: of two wishes at once either may come 
 REGISTRY = "it says who lives: the next beat has the whole state, or must register again. Wishes are other rows"
 OVER = "the lease is over either way"
 LEASES, RUNS, RUNNERS = (
-    "renew|release|expire|bury",
+    "renew|release|expire|release_of_dead",
     "move|publish|set_enrichment",
     "beat|beat_draining|offline|silent_offline|retire",
 )
@@ -127,7 +127,7 @@ HARMLESS = {
     ),
     "run_leases.release": (LEASES, OVER),
     "run_leases.expire": (LEASES, OVER),
-    "run_leases.bury": (LEASES, OVER),
+    "run_leases.release_of_dead": (LEASES, OVER),
     "run_status.move": (RUNS, ONE_LEADER),
     "run_status.publish": (RUNS, ONE_LEADER),
     "run_status.set_enrichment": (
@@ -164,7 +164,7 @@ HARMLESS = {
     "schedules.complain": ("settle|complain|remove_progress", "as settle; a reason may be said twice"),
     "schedules.remove_progress": ("remove_progress", "what is written later belongs to no schedule"),
     "schedule_fires.queued": ("queued|remove", "the run of a fire has one id: the queue's idempotency key makes it so"),
-    "schedule_fires.forget": ("", "not tried: of fires of long ago"),
+    "schedule_fires.delete_old": ("", "not tried: of fires of long ago"),
     "schedule_fires.remove": ("remove", "their schedule is gone"),
 }
 
@@ -172,7 +172,7 @@ HARMLESS = {
 ROWS = [
     Row("RUN_LEASES", "live", LEASE[1], [
         ("renew", "renew", (60_000, "r", 1, "o")), ("release", "release", (-11_000, "r", 1, "o")),
-        ("expire", "expire", ("r", 1, "o")), ("bury", "bury", (-11_000, "r", 1, "o")),
+        ("expire", "expire", ("r", 1, "o")), ("release_of_dead", "release_of_dead", (-11_000, "r", 1, "o")),
     ]),
     Row("RUN_STATUS", "RUNNING", RUN, [
         ("move → STOPPING", "move", moved("STOPPING", "COOLDOWN", 0)),

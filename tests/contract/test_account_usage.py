@@ -88,7 +88,9 @@ def history(server: Any, warehouse: str) -> Any:
 def test_a_day_is_read_from_the_newest_to_the_oldest_and_after_a_lost_connection(
     connect, warehouse, history, server, monkeypatch
 ):
-    monkeypatch.setattr("loadgen.capture.history.REACH", timedelta(0))  # everything is older than the function reaches
+    monkeypatch.setattr(
+        "loadgen.capture.history.RETENTION", timedelta(0)
+    )  # everything is older than the function reaches
     monkeypatch.setattr("loadgen.capture.history.PAGE_ROWS", 7)
     cursor = connect(warehouse=warehouse).cursor()
     for number in range(30):

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from loadgen.clock import FakeClock, SystemClock
+from loadgen.clock import SystemClock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
 from loadgen.control.session import ControlSession, NamedQuery
 from loadgen.control.tables.run_leases import Lease, claim, new_owner
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from tests.contract.lease_builders import FAULT_IDS, NOT_ANSWERED, TTL_S
 from tests.control_plane import ControlPlane, retries
+from tests.fake_clock import FakeClock
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.any_driver

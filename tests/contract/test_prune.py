@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from loadgen.clock import FakeClock
 from loadgen.control.session import ControlFailed, ControlSession, NamedQuery
 from loadgen.control.tables import experiments, prune, test_logs
 from loadgen.control.tables.experiments import ChangedWarehouse
@@ -21,6 +20,7 @@ from tests.contract.control_builders import log_row
 from tests.contract.run_builders import Led, S
 from tests.contract.test_experiments import CONFIG, measurement
 from tests.control_plane import ControlPlane, retries
+from tests.fake_clock import FakeClock
 from tests.unit.test_experiment_metering import METERING
 
 pytestmark = pytest.mark.any_driver

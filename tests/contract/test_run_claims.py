@@ -24,7 +24,7 @@ def assert_powerless(queue: Queue, claim: QueueClaim) -> None:
     before = queue.row(claim.queue_id)
 
     assert not queue.finish(claim, exit_code=0)
-    assert not queue.give_back(claim)
+    assert not queue.release(claim)
     run_queue.set_run(queue.session, retries(), replace(claim, epoch=claim.epoch), "some-run")
     assert run_queue.claim_status(queue.session, claim) is None
 
@@ -119,7 +119,7 @@ def test_a_claim_that_differs_in_anything_ends_nothing(queue, field):
     forged = replace(claim, **{field: {"queue_id": other, "epoch": 2, "owner": "me"}[field]})
 
     assert not queue.finish(forged, exit_code=0)
-    assert not queue.give_back(forged)
+    assert not queue.release(forged)
 
     assert queue.finish(claim, exit_code=0)
 
@@ -132,7 +132,7 @@ def test_a_failed_run_waits_for_its_pause_and_is_exhausted_after_the_last_attemp
 
     for attempt in range(1, ATTEMPTS_MAX + 1):
         claim = queue.claimed(runner)
-        assert queue.give_back(claim, pause_s=300)
+        assert queue.release(claim, pause_s=300)
         row = queue.row(queue_id)
         assert row.attempts == attempt
         assert queue.claim(runner) is None
@@ -149,7 +149,7 @@ def test_an_attempt_that_does_not_count_can_be_repeated_for_ever(queue):
     for epoch in range(1, 4):
         claim = queue.claimed(runner)
         assert claim.epoch == epoch
-        assert queue.give_back(claim, counts=False)
+        assert queue.release(claim, counts=False)
 
     assert (queue.row(queue_id).status, queue.row(queue_id).attempts) == (QueueStatus.QUEUED, 0)
 
@@ -169,20 +169,20 @@ def test_a_run_that_was_lost_with_its_last_attempt_is_exhausted(queue):
 
 
 @each_fault
-@pytest.mark.parametrize("verb", ["finish", "give_back"])
+@pytest.mark.parametrize("verb", ["finish", "release"])
 def test_an_end_whose_answer_is_lost_is_known_and_counted_once(queue, fault, verb):
     queue_id = queue.add()
     claim = queue.claimed(queue.runner())
     queue.plane.server.fault(match="^INSERT INTO RUN_ATTEMPT_ENDS", count=1, **fault)
 
-    ended = queue.finish(claim, exit_code=10, run_id="r") if verb == "finish" else queue.give_back(claim, pause_s=60)
+    ended = queue.finish(claim, exit_code=10, run_id="r") if verb == "finish" else queue.release(claim, pause_s=60)
 
     row = queue.row(queue_id)
     assert ended
     assert (row.status, row.attempts) == (QueueStatus.COMPLETED if verb == "finish" else QueueStatus.QUEUED, 1)
 
 
-@pytest.mark.parametrize("fact", ["claim", "end", "wish"])
+@pytest.mark.parametrize("fact", ["claim", "end", "request"])
 def test_an_end_that_its_owner_did_not_settle_is_settled_by_others(queue, fact):
     """The process that wrote the key ended before it changed RUN_QUEUE."""
     queue_id = queue.add()
@@ -191,7 +191,7 @@ def test_an_end_that_its_owner_did_not_settle_is_settled_by_others(queue, fact):
     decide = {
         "claim": lambda: queue.claim(runner),
         "end": lambda: claim and queue.finish(claim, exit_code=10, run_id="r-1", reason="p95"),
-        "wish": lambda: run_queue.cancel(queue.session, retries(), queue_id, "enough"),
+        "request": lambda: run_queue.cancel(queue.session, retries(), queue_id, "enough"),
     }
     queue.plane.server.fault(match="^UPDATE RUN_QUEUE SET", kind="error", errno=2003, sqlstate="02000")
     with pytest.raises(ControlFailed):
@@ -203,7 +203,7 @@ def test_an_end_that_its_owner_did_not_settle_is_settled_by_others(queue, fact):
     assert run_queue.end_abandoned(queue.session, retries()) == (1 if fact == "end" else 0)
 
     assert before is (QueueStatus.RUNNING if fact == "end" else QueueStatus.QUEUED)
-    expected = {"claim": QueueStatus.RUNNING, "end": QueueStatus.COMPLETED, "wish": QueueStatus.CANCELLED}
+    expected = {"claim": QueueStatus.RUNNING, "end": QueueStatus.COMPLETED, "request": QueueStatus.CANCELLED}
     assert queue.row(queue_id).status is expected[fact]
 
 
@@ -224,7 +224,7 @@ def test_in_any_order_of_events_the_queue_repeats_the_decided_state(queue, seed)
             accepted[claim.epoch] += queue.finish(claim, QueueStatus.FAILED, exit_code=4)
         elif step == 3 and claims:
             claim = choose.choice(claims)
-            accepted[claim.epoch] += queue.give_back(claim)
+            accepted[claim.epoch] += queue.release(claim)
         elif step == 4:
             run_queue.cancel(queue.session, retries(), queue_id, "enough")
         elif step == 5:

@@ -104,7 +104,7 @@ def test_a_pool_knows_when_the_next_run_is_due_that_it_can_do(queue):
 def test_a_run_in_its_pause_is_due_after_it(queue, end):
     queue.add()
     claim = queue.claimed(queue.runner())
-    (queue.give_back if end == "failed" else queue.push_back)(claim, pause_s=7200.0)
+    (queue.release if end == "failed" else queue.push_back)(claim, pause_s=7200.0)
 
     found = run_queue.open_runs(queue.session, ())
 
@@ -222,7 +222,7 @@ def test_a_run_that_failed_delays_no_other_on_its_target(queue):
     runner = queue.runner()
 
     failed = queue.claimed(runner)
-    assert queue.give_back(failed, pause_s=60.0)
+    assert queue.release(failed, pause_s=60.0)
 
     assert failed.queue_id == first
     assert queue.claimed(runner).queue_id == second
@@ -310,7 +310,7 @@ def test_a_running_run_is_ended_by_its_owner(queue, end):
     if end == "obeyed":
         assert queue.finish(claim, QueueStatus.CANCELLED)
     elif end == "failed":
-        assert queue.give_back(claim)
+        assert queue.release(claim)
     elif end == "done":
         assert queue.finish(claim, exit_code=0)
     else:

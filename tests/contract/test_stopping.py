@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from loadgen.clock import FakeClock
 from loadgen.control.lease import LeaseTimes
 from loadgen.control.tables import run_control_events, run_status, worker_heartbeats
 from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S, claim, new_owner
@@ -19,6 +18,7 @@ from orchestrator.service import OrchestratorService
 from tests.contract.heartbeat_builders import SILENT_MS, identity, my_row, said
 from tests.contract.run_builders import Led, S
 from tests.control_plane import ControlPlane, retries
+from tests.fake_clock import FakeClock
 from tests.unit.scenario_builders import MINIMAL
 from tests.unit.scenario_builders import read as read_scenario
 

@@ -36,7 +36,7 @@ from typing import Any, TypeVar
 import psutil
 
 from loadgen.embedded.session import DEFAULT_WAREHOUSE
-from loadgen.metrics.histogram import PERCENTILES
+from loadgen.metrics.percentile import PERCENTILES
 from loadgen.metrics.window import merge
 from loadgen.model.run import Phase
 from loadgen.snowflake import driver

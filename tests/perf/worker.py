@@ -36,7 +36,8 @@ import psutil
 from numpy.typing import NDArray
 
 from loadgen.control.tables.run_leases import renew
-from loadgen.metrics.histogram import PERCENTILES, IntArray, exact_quantile_ns
+from loadgen.metrics.histogram import IntArray
+from loadgen.metrics.percentile import PERCENTILES, exact_quantile_ns
 from loadgen.metrics.window import merge
 from loadgen.model.event import SetWorkerTarget
 from loadgen.model.run import Phase

@@ -15,7 +15,7 @@ from loadgen.metrics.window import WindowRow
 from loadgen.model.run import Phase
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.workload.pools import Pool
-from tests.control_plane import ControlPlane, result_row, step_row
+from tests.control_plane import ControlPlane, result_row, step_row, stored_executions
 
 MOMENT = datetime(2026, 11, 20, 1, 2, 3, 456789)  # noqa: DTZ001  naive UTC, as the tables have it
 
@@ -158,7 +158,7 @@ KINDS = [
         key="EXECUTION_ID",
         make=batches(execution),
         append=lambda session, retries, _, rows: query_executions.append(session, retries, rows),
-        read=lambda session, run_id: len(query_executions.read(session, run_id, 10_000)),
+        read=lambda session, run_id: len(stored_executions(session, run_id)),
         rows=CALLS * PER_CALL,
     ),
     Kind(

@@ -7,7 +7,6 @@ import time
 from enum import Enum
 from typing import Any
 
-from loadgen.clock import FakeClock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
 from loadgen.control.session import ControlFailed, ControlSession, NamedQuery
 from loadgen.control.tables.run_leases import Lease
@@ -16,6 +15,7 @@ from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
+from tests.fake_clock import FakeClock
 
 TIMES = LeaseTimes()  # 30 s, trusted for 25
 NO_ANSWER = Failure(category=ErrorCategory.CONNECTION, retryable=True, unknown_outcome=True)

@@ -15,13 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
-from loadgen.clock import FakeClock
 from loadgen.embedded.client import embedded_server
 from loadgen.embedded.datadir import DATA_DIR_VARIABLE, DataDir, is_claimed, running_server
 from loadgen.embedded.postgres import postgres_processes_in
 from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from tests.embedded_server import EmbeddedServer
+from tests.fake_clock import FakeClock
 from tests.process.embedded_commands import SERVE, Command, Found, environ_of, pids_of, refusal_of
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, reachable_directory, wait_until
 

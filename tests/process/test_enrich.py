@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.clock import FakeClock
 from loadgen.control.tables import query_executions, run_status, test_results
 from loadgen.control.tables.query_executions import Execution
 from loadgen.model.run import RowEnrichment as Row
@@ -28,6 +27,7 @@ from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import query_tag
 from orchestrator.enrich import EMPTY_SEARCHES_MAX, PAUSE_S, EnrichmentOptions, enrich_run
 from tests.control_plane import ControlPlane, result_row, retries
+from tests.fake_clock import FakeClock
 from tests.unit.orchestrator_builders import merged
 from tests.unit.report_builders import summary
 

@@ -76,4 +76,4 @@ def test_a_warehouse_that_cannot_be_observed_makes_a_run_invalid(
 
     assert code == 5, run.said
     (found,) = [reason for reason in run.summary["validity"]["reasons"] if "observed" in reason]
-    assert re.fullmatch(r"the warehouse could not be observed for [5-8] of 8 s: load of others is not ruled out", found)
+    assert re.fullmatch(r"the warehouse could not be observed for [5-8] of 8 s: foreign load is not ruled out", found)

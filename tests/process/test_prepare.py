@@ -175,7 +175,7 @@ def test_a_signal_ends_it_after_the_statement_with_a_hint_to_continue(server, cu
     assert process.returncode == code, err
     assert out == ""
     assert f"error: stopped: {TABLE} has {there:,} of {ROWS:,} rows" in err
-    assert "hint: Run the same command to go on." in err
+    assert "hint: Run the same command to continue." in err
     assert err.startswith("looking for existing tables\n")
     assert 0 < there < ROWS
 
@@ -240,7 +240,7 @@ def test_on_a_terminal_there_is_a_bar_and_ctrl_c_gives_the_terminal_back(server,
     text = shown.decode("utf-8", "replace")
     assert code == 130, text
     assert re.search(rf"stopped: {re.escape(TABLE)} has (at least )?[0-9,]+ of {ROWS:,} rows", text)
-    assert "Run the same command to go on." in text
+    assert "Run the same command to continue." in text
     assert shown.rfind(SHOW_CURSOR) > shown.rfind(b"\x1b[?25l") >= 0
 
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from loadgen.clock import FakeClock
 from loadgen.control.lease import LeaseTimes
 from loadgen.control.session import ControlSession
 from loadgen.control.tables.run_status import Fenced
 from orchestrator.leadership import Leadership
 from tests.control_plane import ControlPlane, retries
 from tests.embedded_server import EmbeddedServer
+from tests.fake_clock import FakeClock
 from tests.process.run_harness import MEASURES, TIMING, Program, RunHarness, history, run_harness
 from tests.processes import reachable_directory, wait_until
 

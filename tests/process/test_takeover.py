@@ -124,7 +124,7 @@ def test_a_run_with_a_published_start_begins_though_its_leader_died_before_it_mo
 
     assert [worker.ended() for worker in workers] == [0, 0]
     assert summary["status"] == "COMPLETED"
-    assert harness.state(run.run_id)[2] == "the plan is done"
+    assert harness.state(run.run_id)[2] == "the plan is complete"
     assert windows(harness, run) == {("worker-0", None): 1, ("worker-1", None): 1}
     assert summary["totals"]["succeeded"] == history(server, run.run_id)[None] > 0
     ((created_at, data),) = harness.rows(said, run.run_id)

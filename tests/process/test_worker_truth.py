@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from loadgen.control.tables import query_executions
-from loadgen.metrics.histogram import LOWEST_NS, PERCENTILES, Histogram, IntArray, exact_quantile_ns, quantile
+from loadgen.metrics.histogram import LOWEST_NS, Histogram, IntArray
+from loadgen.metrics.percentile import PERCENTILES, exact_quantile_ns, quantile
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import WindowResult, merge
 from loadgen.model.event import SetPhase
 from loadgen.model.run import Phase, RunStatus
 from loadgen.units import NS_PER_MS, NS_PER_S
+from tests.control_plane import stored_executions
 from tests.embedded_server import EmbeddedServer
 from tests.process.worker_driver import GET, Led, Worker, WorkerHarness, adds_up, worker_harness
 
@@ -56,7 +57,7 @@ def truth(harness: WorkerHarness) -> Truth:
     led.wait_ended(STATEMENTS + CLIENTS, worker)  # of the warm-up some end in it
     led.stop()
     assert worker.exit_code() == 0, worker.said
-    kept = query_executions.read(led.plane.session, led.run_id, 100 * STATEMENTS)
+    kept = stored_executions(led.plane.session, led.run_id)
     measured = [one for one, _ in kept if one.phase == Phase.MEASUREMENT.value]
     window = led.seen().of(Phase.MEASUREMENT)
     return Truth(

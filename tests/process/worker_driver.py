@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.control.tables import (
-    query_executions,
     run_control_events,
     run_measurements,
     run_status,
@@ -41,7 +40,7 @@ from loadgen.scenario.frozen import freeze, template_id
 from loadgen.scenario.model import with_workers
 from loadgen.scenario.read import read_scenario
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
-from tests.control_plane import ControlPlane, retries
+from tests.control_plane import ControlPlane, retries, stored_executions
 from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, ROOT, wait_until
 
@@ -355,7 +354,8 @@ class Led:
 
     def executions(self, worker_id: str = "worker-0") -> int:
         ((rows,),) = self.plane.rows("SELECT COUNT(*) FROM QUERY_EXECUTIONS WHERE RUN_ID = ?", self.run_id)
-        distinct = query_executions.count(self.plane.session, self.run_id, worker_id)
+        stored = stored_executions(self.plane.session, self.run_id)
+        distinct = sum(one.worker_id == worker_id for one, _ in stored)
         assert int(rows) == distinct, "an execution was stored twice"
         return distinct
 

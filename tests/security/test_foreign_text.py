@@ -105,7 +105,7 @@ class Tables:
         queue.runner("zone=eu", worker_id="host-1")
         first = queue.claim("host-1", "zone=eu")
         assert first is not None
-        assert queue.give_back(first)
+        assert queue.release(first)
         assert queue.claim("host-1", "zone=eu") is not None
         wanted = QueueRequest(name="orders", scenario="version: 1", files={}, target="embedded/WH")
         self.schedule = "nightly"

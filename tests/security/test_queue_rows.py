@@ -190,7 +190,7 @@ def one_pass(plane: ControlPlane, folder: Path, until: Callable[[], bool], **set
         wait_until(lambda: until() or runner.done.is_set(), "the runner has done it")
         assert not runner.done.is_set(), runner.error
     finally:
-        runner.leave(0.0)
+        runner.drain(0.0)
         assert runner.done.wait(60)
     assert runner.error is None
 
@@ -336,7 +336,7 @@ def test_a_signal_to_every_process_of_a_pool_queues_its_run_again(empty, tmp_pat
         claimed(line)
         if line.startswith("claimed") and not told.is_set():
             told.set()
-            runner.leave(60.0)
+            runner.drain(60.0)
 
     runner._tell = tell  # type: ignore[method-assign]
     runner.start()
@@ -345,7 +345,7 @@ def test_a_signal_to_every_process_of_a_pool_queues_its_run_again(empty, tmp_pat
     row = run_queue.read(empty.session, queue_id)
     assert row is not None
     assert (row.status, row.attempts, row.exit_code) == (QueueStatus.QUEUED, 0, 128 + number)
-    assert row.reason == "its runner was told to end"
+    assert row.reason == "its runner was asked to end"
     assert any(line.endswith(f"INTERRUPTED, exit code {128 + number}; queued again") for line in runner.take_events())
 
 

@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from loadgen.clock import FakeClock
 from loadgen.errors import LoadgenError
 from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.warehouse import CreditRates
@@ -22,6 +21,7 @@ from loadgen.scenario.experiment import read_experiment
 from loadgen.scenario.model import Scenario
 from orchestrator.experiment.blocks import ArmRun, ExperimentActions, ExperimentLoop
 from orchestrator.experiment.state import ExperimentState
+from tests.fake_clock import FakeClock
 from tests.unit.metrics_builders import MS, S, sample, worker
 
 RUN_S = 100.0

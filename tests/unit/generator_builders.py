@@ -6,8 +6,9 @@ import math
 from datetime import datetime
 from typing import Any
 
+from loadgen.model.run import worker_share
 from loadgen.model.workload import ClientPosition, KeyRange, Parameter, Sharding
-from loadgen.workload.generator import DrawContext, Generator, places
+from loadgen.workload.generator import DrawContext, Generator
 from loadgen.workload.generators import make_generator
 from loadgen.workload.pools import Pool
 
@@ -16,6 +17,15 @@ LOW, HIGH = datetime(2024, 1, 1), datetime(2024, 1, 2)  # noqa: DTZ001  naive is
 POOLS = {"city": Pool("city", ("Graz", "Lyon", "Turku", "Zadar", "Brno"))}
 SHARDING = Sharding(total_partitions=4, key_column="ID", keys=KeyRange(low=1, high=1_001))
 DRAWS = 40_000
+
+
+def places(worker: int, workers: int, lanes: int) -> tuple[ClientPosition, ...]:
+    """The clients of one worker of a closed loop; none when there are more workers than lanes."""
+    clients = worker_share(lanes, worker, workers)
+    return tuple(
+        ClientPosition(worker=worker, workers=workers, client=client, clients=clients, lanes=lanes)
+        for client in range(clients)
+    )
 
 
 def made(

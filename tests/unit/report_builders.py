@@ -248,7 +248,7 @@ def hostile(**more: Any) -> RunRecord:
         "events": (RunEvent(at_s=5.0, label=HOSTILE_NAME, text=HOSTILE_TEXT),),
         "steps": (step,),
         "polls": (WarehousePollPoint(at_s=1.0, running=1, queued=0, started_clusters=1, size=HOSTILE_NAME),),
-        "machines": {"worker-0": WorkerHost(hostname=HOSTILE_TEXT, version=HOSTILE_NAME)},
+        "machines": {"worker-0": WorkerHost(hostname=HOSTILE_TEXT, version=HOSTILE_NAME, labels=(HOSTILE_TEXT,))},
         "logs": (WorkerWarning(moment=START, worker_id=HOSTILE_NAME, level="ERROR", message=long),),
         "enrichment_status": HOSTILE_NAME,
         "merged_missing": HOSTILE_TEXT,

@@ -157,7 +157,7 @@ class Wire:
         status = QueueStatus.COMPLETED if last.queue_id in self.tables.ended else QueueStatus.RUNNING
         return [(last.outcome, status if last.queue_id else None)]
 
-    def _schedule_fires_forget(self, *_: Any) -> int:
+    def _schedule_fires_delete_old(self, *_: Any) -> int:
         return 0
 
     def _schedule_fires_remove(self, schedule_id: str) -> int:

@@ -19,8 +19,8 @@ from loadgen.cli.signals import (
     display_run,
     noted_signals,
 )
-from loadgen.clock import FakeClock
 from orchestrator.job import JobStatus
+from tests.fake_clock import FakeClock
 
 STOPPING = "stopping after the running statement; press Ctrl-C again to stop at once"
 

@@ -9,17 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import loadgen.clock as clock_module
-from loadgen.clock import (
-    READINGS_KEPT,
-    Clock,
-    FakeClock,
-    Moment,
-    ServerTime,
-    SystemClock,
-    monotonic,
-    monotonic_ns,
-    utc_iso,
-)
+from loadgen.clock import READINGS_KEPT, Clock, Moment, ServerTime, SystemClock, monotonic, monotonic_ns, utc_iso
+from tests.fake_clock import FakeClock
 
 
 @pytest.mark.parametrize("clock", [SystemClock(), FakeClock()])

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from loadgen.clock import FakeClock, SystemClock
+from loadgen.clock import SystemClock
 from loadgen.control.session import ControlFailed
 from loadgen.errors import UsageError
 from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
 from loadgen.snowflake.session import ATTEMPTS, RetryInterrupted, RetryPolicy
+from tests.fake_clock import FakeClock
 
 LOST = Failure(category=ErrorCategory.CONNECTION, retryable=True, unknown_outcome=True)
 REFUSED = Failure(category=ErrorCategory.SNOWFLAKE_ERROR, retryable=True)

@@ -23,6 +23,10 @@ README_LINES_MAX = 250
 # Signs of a sentence to rewrite.
 UNWANTED = re.compile(r"\b(whoever|somebody|(?<![`'\"])nobody|so many|of its own|of their own)\b", re.IGNORECASE)
 
+COLLOQUIAL = re.compile(
+    r"\b(go on|goes on|aims?|woke|speaks|wish(?:es)?|caught up|anyway|hurry|lying about)\b", re.IGNORECASE
+)
+
 
 def anchors(path: Path) -> set[str]:
     """The anchors of a document's headings, as GitHub makes them; the second of a name ends with -1."""
@@ -104,6 +108,7 @@ def test_documents_are_written_in_plain_technical_english(path: Path):
     hand_written = path.read_text("utf-8").split(scenario_reference.BEGIN)[0]
 
     assert UNWANTED.findall(hand_written) == []
+    assert COLLOQUIAL.findall(hand_written) == []
 
 
 def test_the_architecture_names_modules_that_exist():
@@ -149,7 +154,7 @@ UNWANTED_WORDS = re.compile(
     rf"{UNWANTED.pattern}|\b(anybody|he|his|him|in good order|set beside|as far as it goes)\b", re.IGNORECASE
 )
 METAPHORS = re.compile(
-    r"(?:^|_)(office|voice|crew|leash|board|agenda|conductor|gauges?|bed|crowd|contest|whoever|somebody|nobody)(?:_|$)",
+    r"(?:^|_)(office|voice|crew|leash|board|agenda|conductor|gauges?|bed|bury|crowd|contest|whoever|somebody|nobody)(?:_|$)",
     re.IGNORECASE,
 )
 TEXT = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}

@@ -13,7 +13,7 @@ import pytest
 from loadgen.cli.experiment import experiment
 from loadgen.cli.validate import schema, validate
 from loadgen.errors import UsageError
-from loadgen.scenario.keys import plain
+from loadgen.scenario.key_reader import plain
 from loadgen.scenario.read import compose
 from tests.scenario_schema import experiment_schema, schema_text
 from tests.unit.test_scenario_cli import run

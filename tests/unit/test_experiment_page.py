@@ -138,7 +138,7 @@ def test_an_arm_without_a_statement_inside_the_limits_has_no_price():
     assert document["arms"][1]["price_per_1000"] is None
     assert document["comparisons"][1]["decision"] == "outside"
     assert "b: p95 5.00 ms, price –" in re.sub(r"p95 [\d.]+ ms", "p95 5.00 ms", pareto_of(document))
-    assert "b and a are not compared in price: an arm outside the limits has none." in experiment_html(document)
+    assert "b compared with a: not compared in price (an arm outside the limits has none)." in experiment_html(document)
     assert "outside" in experiment_text(document) + experiment_markdown(document)
 
 

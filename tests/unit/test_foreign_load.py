@@ -88,7 +88,7 @@ def unobserved(*polled_s: float, own: list[OwnLoad] = OWN, period_s: float = 2.0
     return unobserved_load([ZERO + timedelta(seconds=at_s) for at_s in polled_s], own, period_s)
 
 
-NOT_RULED_OUT = "the warehouse could not be observed for {} of {} s: load of others is not ruled out"
+NOT_RULED_OUT = "the warehouse could not be observed for {} of {} s: foreign load is not ruled out"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from loadgen.clock import FakeClock
 from loadgen.control.session import ControlSession, NamedQuery
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.model.warehouse import DAY_S, LOOK_AWAKE_S, look_credits_per_day
@@ -19,6 +18,7 @@ from orchestrator.nightly.pool import PING_S
 from orchestrator.nightly.queue import PollPace, QueueMaintenance
 from orchestrator.nightly.runner import Runner, RunnerSettings
 from orchestrator.nightly.scheduler import SchedulerHooks, run_scheduler
+from tests.fake_clock import FakeClock
 from tests.unit.simulation.scheduler import Scheduler, simulated
 
 POLL_S, IDLE_POLL_S, HOUR_S = 5.0, 600.0, 3600.0
@@ -66,7 +66,7 @@ class Pool:
         while not clock.wait(end, PING_S):  # as its manager does with every ping
             one.set_idle(upkeep.idle_beat_s())
         upkeep.stop()
-        one.leave(0.0)
+        one.drain(0.0)
         one.done.wait()
         for ended in (upkeep, schedules):
             ended.join(IDLE_POLL_S)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from loadgen.clock import FakeClock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes, LeaseTrust
 from loadgen.control.session import ControlFailed, ControlSession, NamedQuery
 from loadgen.control.tables.run_leases import Lease
 from loadgen.errors import ConfigurationError, ConnectFailed
 from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
+from tests.fake_clock import FakeClock
 
 TIMES = LeaseTimes()  # 30 s, renewed every 5 s, trusted 5 s less
 TERM = Lease(key="run", epoch=3, owner="me")

@@ -262,6 +262,18 @@ def test_a_full_disk_loses_log_lines_and_nothing_else(restored_logging, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_lost_lines_of_a_file_are_counted_in_a_warning_at_its_end(restored_logging):
+    stderr = io.StringIO()
+    configure(stream=stderr)
+
+    with logged_to(Path("/dev/full")):
+        event(log, logging.INFO, "one")
+        event(log, logging.INFO, "another")
+
+    assert "log_lines_lost file=/dev/full lines=2" in stderr.getvalue()
+
+
 def test_a_call_that_does_not_fit_its_format_is_logged_all_the_same():
     record = logging.LogRecord("x", logging.ERROR, __file__, 1, "two %s %s", ("only one",), None)
 

@@ -164,7 +164,7 @@ def test_two_windows_of_twenty_statements_in_an_open_loop_fit_with_every_stateme
 
     read = read_live(text)
     assert len(text) <= LIMIT_BYTES
-    assert [window.folded for window in read.windows] == [False, False, False]
+    assert [ALL_STATEMENTS in window.tally.statements for window in read.windows] == [False, False, False]
     assert {histogram.coarseness for histogram in histograms(read)} <= {1, 3, 7}
     assert [window.counts for window in read.windows] == [window.counts for window in live.windows]
 
@@ -197,7 +197,13 @@ def test_a_heartbeat_that_is_too_long_is_reduced_step_by_step_and_marked():
             assert (found.count, found.sum_ns) == (whole[window.window_id].count, whole[window.window_id].sum_ns)
             assert window.counts.succeeded == found.count
         coarseness = max((made.coarseness for made in histograms(read)), default=0)
-        steps.add((len(read.left_out), any(window.folded for window in read.windows), coarseness))
+        steps.add(
+            (
+                len(read.left_out),
+                any((ALL_STATEMENTS in window.tally.statements) for window in read.windows),
+                coarseness,
+            )
+        )
 
     assert {step[:2] for step in steps} >= {(0, False), (0, True), (1, True)}
     assert (0, False, 3) in steps
@@ -338,7 +344,7 @@ def test_a_beat_with_many_statements_still_has_the_seconds_of_thresholds():
 
     read = read_live(write_live(replace(live, seconds=seconds)))
 
-    assert read.windows[-1].folded
+    assert ALL_STATEMENTS in read.windows[-1].tally.statements
     assert read.seconds[-1].judged == judged_second()
 
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.histogram import (
-    COARSENESSES,
-    EDGES_NS,
+from loadgen.metrics.histogram import COARSENESSES, EDGES_NS
+from loadgen.metrics.percentile import (
     PERCENTILES,
     bound_ranks,
     exact_quantile_ns,

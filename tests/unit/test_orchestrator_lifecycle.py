@@ -159,7 +159,7 @@ ROWS: list[tuple[str, LifecycleState, RunObservation, tuple[Action, ...]]] = [
     ("stale is not dead", SAID, look(R.RUNNING, STALE, RUNNING, now_s=30.0, **RUN), ()),
     ("one is done early", SAID, look(R.RUNNING, DONE, RUNNING, now_s=30.0, **RUN), ()),
     ("the last window is open", SAID, look(R.RUNNING, RUNNING, now_s=ENDS_S - 0.01, **RUN), ()),
-    ("the plan is done", SAID, look(R.RUNNING, RUNNING, now_s=ENDS_S, **RUN), stopped(DONE_BY_PLAN)),
+    ("the plan is complete", SAID, look(R.RUNNING, RUNNING, now_s=ENDS_S, **RUN), stopped(DONE_BY_PLAN)),
     (
         "one was killed",
         SAID,
@@ -355,11 +355,11 @@ def test_a_deadline_counts_from_the_time_the_status_was_seen() -> None:
 
 
 def test_a_run_whose_leader_was_lost_while_it_was_stopping_fails_with_the_reason() -> None:
-    seen = replace(look(R.STOPPING, DONE), reason="the plan is done")
+    seen = replace(look(R.STOPPING, DONE), reason="the plan is complete")
     _, actions = decide(state(R.STOPPING), seen, RULES)
     assert isinstance(actions[-1], FinishRun)
     assert actions[-1].ending.status is R.FAILED
-    assert actions[-1].ending.reason == "its leader was lost while it was stopping (the plan is done)"
+    assert actions[-1].ending.reason == "its leader was lost while it was stopping (the plan is complete)"
 
 
 def test_the_reason_of_a_user_is_kept() -> None:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from loadgen.clock import FakeClock
 from loadgen.control.session import ControlFailed
 from loadgen.errors import RunFailed
 from loadgen.metrics.interval import ThresholdSecond
@@ -30,6 +29,7 @@ from orchestrator.leader import Leader
 from orchestrator.lifecycle import RunEnding
 from orchestrator.warehouse import CreditMeter, WarehousePoller
 from orchestrator.worker_health import WorkerHealth, WorkerView
+from tests.fake_clock import FakeClock
 from tests.unit.orchestrator_builders import end, live, tally, view, window
 from tests.unit.worker_builders import scenario
 

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from loadgen.clock import FakeClock
 from loadgen.control.session import ControlSession, ParsedRows, RowUnreadable
 from loadgen.control.tables.run_measurements import WarehousePoll
 from loadgen.metrics.window import WindowRow
@@ -18,6 +17,7 @@ from orchestrator.aggregation import RunAggregator
 from orchestrator.guardrails import LimitMonitor
 from orchestrator.run_result import gather_windows
 from orchestrator.warehouse import WarehousePoller
+from tests.fake_clock import FakeClock
 from tests.unit.orchestrator_builders import tally, view, window
 
 

@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 from snowflake.connector.errors import OperationalError
 
-from loadgen.clock import FakeClock
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.snowflake.failure import classify
 from loadgen.snowflake.profile import ConnectionProfile
 from orchestrator import warehouse
 from orchestrator.warehouse import WarehousePoller
+from tests.fake_clock import FakeClock
 from tests.unit.simulation.target import Warehouse
 
 FULL, EMPTY = 5, 0  # statements that wait

@@ -19,7 +19,7 @@ from orchestrator.nightly.pool import (
     PoolRules,
     RunnerView,
     decide_pool_size,
-    leaving_text,
+    drain_text,
     start_pause_s,
 )
 from orchestrator.nightly.queue import SOONER_MAX, PollPace
@@ -276,4 +276,4 @@ def test_a_value_file_never_lies_elsewhere(tmp_path: Path, name):
     ],
 )
 def test_a_pool_that_ends_prints_what_it_waits_for(signals, runs, text):
-    assert leaving_text(signals, runs, 300.0).endswith(text)
+    assert drain_text(signals, runs, 300.0).endswith(text)

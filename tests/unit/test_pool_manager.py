@@ -16,7 +16,6 @@ import pytest
 
 from loadgen.cli.pool import runner as pool_runner
 from loadgen.cli.pool import runner_command
-from loadgen.clock import FakeClock
 from loadgen.control.tables.run_queue import ClaimedRun, QueueClaim
 from loadgen.model.nightly import BaselineCheck
 from orchestrator.nightly import process_guard
@@ -34,6 +33,7 @@ from orchestrator.nightly.pool import (
 )
 from orchestrator.nightly.queue import HostPermissions
 from orchestrator.nightly.runner import RunnerState
+from tests.fake_clock import FakeClock
 from tests.processes import PATIENCE_S, alive, wait_until
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
@@ -261,7 +261,7 @@ def test_a_run_is_asked_to_end_and_then_ended(tmp_path, handler, stop_s, code):
     process.close()
 
 
-def test_a_run_that_is_hurried_gets_a_second_signal(tmp_path):
+def test_a_run_that_is_interrupted_gets_a_second_signal(tmp_path):
     """The first makes a run drain, which may take a while; the second cancels its statements."""
     waits_for_both = (
         "signal.signal(signal.SIGTERM, lambda *_: None); signal.signal(signal.SIGINT, lambda *_: sys.exit(130))"
@@ -270,8 +270,8 @@ def test_a_run_that_is_hurried_gets_a_second_signal(tmp_path):
     wait_until(lambda: list(tmp_path.rglob("ready")), "it is ready")
 
     process.stop()
-    process.hurry()
-    process.hurry()
+    process.interrupt()
+    process.interrupt()
     ended(process)
 
     assert process.result().exit_code == 130
@@ -328,14 +328,14 @@ class Heard:
     def set_idle(self, beat_s: float | None) -> None:
         self.idle_beats_s.append(beat_s)
 
-    def leave(self, grace_s: float | None, why: str = "") -> None:
+    def drain(self, grace_s: float | None, why: str = "") -> None:
         self.reasons += [why] if why else []
         self.graces.append(grace_s)
         if len(self.graces) == self._enough:
             self.done.set()
 
-    def hurry(self, why: str) -> None:
-        self.leave(0.0, why)
+    def interrupt(self, why: str) -> None:
+        self.drain(0.0, why)
 
     def guard(self) -> None:
         self.guards += 1
@@ -352,7 +352,7 @@ class Heard:
     [
         (b"drain\n", [], [None], set()),
         (b"", [], [9.0], {"its pool has ended"}),
-        (b"drain\n", [15, 15], [None, 9.0, 0.0], {"its runner was told to end (SIGTERM)"}),
+        (b"drain\n", [15, 15], [None, 9.0, 0.0], {"its runner was asked to end (SIGTERM)"}),
     ],
     ids=["drain", "the manager is gone", "signals"],
 )

@@ -7,15 +7,17 @@ import os
 import shlex
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from loadgen.cli.common import duration_s
 from loadgen.cli.pool import run as pool_run
-from loadgen.clock import Clock
+from loadgen.clock import Clock, SystemClock
+from loadgen.threads import Service, ThreadDied
 from orchestrator.nightly.attempt import STOP_S
-from orchestrator.nightly.pool import LEAVE_MARGIN_S, PING_TIMEOUT_S, START_MAX_S, PoolManager, PoolRules, RunnerProcess
+from orchestrator.nightly.pool import DRAIN_MARGIN_S, PING_TIMEOUT_S, START_MAX_S, PoolManager, PoolRules, RunnerProcess
 from tests.processes import ROOT, wait_until
 
 PYTHON = [sys.executable, "-I", "-S", "-c"]
@@ -38,6 +40,32 @@ def starter(children: list[RunnerProcess], clock: Clock, command: list[str]) -> 
         return children[-1]
 
     return start
+
+
+def test_a_pool_that_lost_a_thread_finishes_its_runs_and_fails(children):
+    code = (
+        f"import signal, sys; signal.signal(15, lambda *_: sys.exit(0)); print({STATE!r}, flush=True); sys.stdin.read()"
+    )
+    answered = threading.Event()
+
+    def fail_after_the_answer() -> None:
+        answered.wait()
+        raise RuntimeError("a bug")
+
+    def take_depth() -> None:
+        if children and children[0].state is not None:
+            answered.set()
+
+    thread, told, clock = Service("schedules", fail_after_the_answer), list[str](), SystemClock()
+    start = starter(children, clock, [*PYTHON, code])
+    manager = PoolManager(ONE, start, take_depth, clock=clock, tell=told.append, threads=[thread])
+    thread.start()
+
+    with pytest.raises(ThreadDied):
+        manager.run([], grace_s=60.0)
+
+    assert [child.exit_code for child in children] == [0]
+    assert "thread schedules: RuntimeError: a bug" in told
 
 
 def test_a_start_that_fails_ends_no_pool_and_is_tried_less_and_less_often(clock, children):
@@ -63,7 +91,7 @@ def test_a_start_that_fails_ends_no_pool_and_is_tried_less_and_less_often(clock,
 
 
 def test_events_of_a_runner_are_logged_with_its_name(clock, children):
-    says = [*PYTHON, """print('{"told": "claimed orders-1"}', flush=True); import sys; sys.stdin.read()"""]
+    says = [*PYTHON, """print('{"event": "claimed orders-1"}', flush=True); import sys; sys.stdin.read()"""]
     told: list[str] = []
 
     manager = PoolManager(ONE, starter(children, clock, says), lambda: None, clock=clock, tell=told.append)
@@ -138,4 +166,4 @@ def test_the_service_gives_a_pool_the_time_it_needs_to_end():
     grace_s = duration_s(context.params["grace"], "--grace")
     assert words[1:3] == ["pool", "run"]
     assert service["KillMode"] == "mixed"
-    assert int(service["TimeoutStopSec"]) > grace_s + STOP_S + LEAVE_MARGIN_S
+    assert int(service["TimeoutStopSec"]) > grace_s + STOP_S + DRAIN_MARGIN_S

@@ -12,9 +12,9 @@ import pytest
 
 from loadgen.cli.display import PREPARATION_LINE_S, ProgressLines, progress_line
 from loadgen.cli.main import main
-from loadgen.clock import FakeClock
 from loadgen.prepare.prepare import PreparationProgress, PreparationStep
 from tests import SCENARIO_EXAMPLES
+from tests.fake_clock import FakeClock
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICKSTART = str(ROOT / "examples" / "quickstart.yaml")

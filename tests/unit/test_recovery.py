@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from loadgen.clock import FakeClock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.tables import run_status
 from loadgen.errors import Busy, ConnectFailed, RunFailed
@@ -17,6 +16,7 @@ from orchestrator.experiment.warehouse_settings import RestoredWarehouse
 from orchestrator.job import takeover_job
 from orchestrator.leadership import SkippedRun
 from orchestrator.recover import RecoveryOutcome, recover_all
+from tests.fake_clock import FakeClock
 
 ALIVE = tuple(SkippedRun(run_id=name, why="its workers are alive", living=True) for name in ("a", "b"))
 LED = SkippedRun(run_id="c", why="it has a leader")

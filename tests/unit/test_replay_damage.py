@@ -344,7 +344,7 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(tmp_path, c
         ("2", "1969-12-31 23:59:59", "5", "START_TIME is 1969-12-31 23:59:59 UTC, and there is no history before 1970"),
         ("2", "0001-01-01 00:00:00 +0100", "5", "a time is not in the years 1970 to 9999"),
         ("2", "9999-12-31 23:59:59", "5000", "a time is not in the years 1970 to 9999"),
-        ("2", "2026-11-15 02:00:00", "1e18", "the statement took 11,574,074,074 days, and 365 are the most"),
+        ("2", "2026-11-15 02:00:00", "1e18", "the statement took 11,574,074,074 days; the maximum is 365 days"),
         ("2", "2026-11-15 02:00:00", "nan", "TOTAL_ELAPSED_TIME is 'nan', and must be milliseconds"),
         ("2", "2026-11-15 02:00:00", "inf", "TOTAL_ELAPSED_TIME is 'inf', and must be milliseconds"),
         ("2", "2026-11-15 02:00:00", "1e999", "the statement took inf days"),

@@ -17,6 +17,7 @@ from loadgen.log import printable
 from loadgen.metrics.connections import LoginCounts, ReconnectReason
 from loadgen.report import formatting
 from loadgen.report.distribution import RANGES_MAX, range_counts, range_edges_ms
+from loadgen.report.records import WorkerHost
 from loadgen.report.run_page import report_html
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Load, LoadMode
@@ -205,6 +206,15 @@ def test_stages_have_a_table_when_there_are_any() -> None:
     assert "stage 1 8 connections 10.0 s to 30.0 s 2,000 0 % 100.0" in words
     assert "stage 2 100.0/s 30.0 s to 34.0 s 2,000 0.10 % 500.0" in words
     assert "Stages; times in milliseconds" not in page(record()).words
+
+
+def test_labels_of_workers_are_shown_if_any_worker_has_labels() -> None:
+    host = WorkerHost(hostname="build-7", version="0.1.0")
+    labelled = page(record(machines={"worker-0": replace(host, labels=("zone=eu", "gpu"))}))
+
+    assert "worker machine labels version" in labelled.words
+    assert "build-7 zone=eu, gpu 0.1.0" in labelled.words
+    assert "worker machine version" in page(record()).words
 
 
 def test_an_error_names_its_statement() -> None:

@@ -362,11 +362,11 @@ def test_an_invalid_run_has_a_reason() -> None:
 def test_verdict_and_exit_code_of_a_run_that_a_signal_stopped_agree(
     number: int, known: dict[str, Any], verdict: str, code: int
 ) -> None:
-    summary = summarize(facts(signal=number, reason=known.pop("reason", "the plan is done"), **known))
+    summary = summarize(facts(signal=number, reason=known.pop("reason", "the plan is complete"), **known))
     assert (summary["verdict"], summary["exit_code"]) == (verdict, code)
     if summary["status"] == "COMPLETED":
         name = signal.Signals(number).name
-        assert summary["exit_reason"] == f"stopped by {name} after the measurement (the plan is done)"
+        assert summary["exit_reason"] == f"stopped by {name} after the measurement (the plan is complete)"
 
 
 def test_unstored_rows_are_reported_until_they_are_stored() -> None:

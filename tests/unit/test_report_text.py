@@ -66,7 +66,7 @@ def test_the_content_of_the_text() -> None:
     assert said[7].split() == ["ms", "ok", "failed", "qps", "p50", "p90", "p95", "p99", "p99.9", "max", "avg"]
     assert said[8].split() == ["all", "2,000", "2", "200.0", *["10.00"] * 7]
     assert said[11] == "  2 × look: SNOWFLAKE_ERROR 100051: it failed"
-    assert said[13] == "client: busiest worker used 12 % of its core, threads woke 0.250 ms late (p99)"
+    assert said[13] == "client: busiest worker used 12 % of its core, wake-up delay 0.250 ms (p99)"
     assert said[14] == "  percentiles may be up to 0.250 ms too high because of it"
     assert said[15] == "files: runs/20261115-0200-orders-7f3a9c"
     assert [place for place, line in enumerate(said) if not line] == [3, 6, 10, 12]

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 
-from loadgen.clock import FakeClock
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_measurements, run_status, worker_heartbeats
 from loadgen.control.tables.run_status import Run
@@ -26,6 +25,7 @@ from loadgen.snowflake.session import RetryPolicy
 from orchestrator import recover, service
 from orchestrator.run_environment import UNPOLLED, UNREAD_BY_RECOVERY
 from orchestrator.run_facts import EndedRun, judge_run
+from tests.fake_clock import FakeClock
 from tests.unit.simulation.histories import quiet
 from tests.unit.simulation.scenarios import Kind
 from tests.unit.simulation.wires import RequestOutcome, Wire

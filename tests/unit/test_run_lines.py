@@ -10,13 +10,13 @@ import click
 import pytest
 
 from loadgen.cli.display import RunDisplay, RunLines, display_snapshot, status_line
-from loadgen.clock import FakeClock
 from loadgen.model.run import Phase, WorkerStatus
 from loadgen.tui.screen_state import LogEntry, TableProgress
 from loadgen.tui.snapshot import WorkerDisplayState
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.job import JobStatus
 from orchestrator.worker_health import WorkerHealth
+from tests.fake_clock import FakeClock
 from tests.unit.orchestrator_builders import view
 from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, MOMENT, NOW_S, STALE, WARMUP, run_row, scenario
 

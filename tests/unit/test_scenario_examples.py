@@ -10,7 +10,7 @@ import pytest
 
 from loadgen.model.workload import Latest, Sequence, Text, Zipfian
 from loadgen.scenario.frozen import freeze, template_id, thaw
-from loadgen.scenario.keys import plain
+from loadgen.scenario.key_reader import plain
 from loadgen.scenario.model import LoadMode
 from loadgen.scenario.read import compose, parse_scenario, read_scenario
 from tests import SCENARIO_EXAMPLES

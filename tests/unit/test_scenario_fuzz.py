@@ -21,10 +21,10 @@ from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.model import LoadMode, Scenario, with_workers
 from loadgen.scenario.read import LoadedScenario, parse_scenario
 from loadgen.workload.draw import StatementStream
-from loadgen.workload.generator import places
 from loadgen.workload.pools import Pool
 from loadgen.workload.schedule import window_schedules
 from loadgen.workload.users import RememberedValues
+from tests.unit.generator_builders import places
 
 ENVIRON = {"SET": "7", "WORD": "w√rd", "EMPTY": ""}
 RELAXED = settings(deadline=None, suppress_health_check=list(HealthCheck))

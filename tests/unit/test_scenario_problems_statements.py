@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.model.workload import databases_of
 from loadgen.scenario.file import LoadSection
-from loadgen.scenario.keys import declared_keys
+from loadgen.scenario.key_reader import declared_keys
 from loadgen.scenario.read import parse_scenario
 from loadgen.scenario.settings import QueryLogSettings, SpawnerSettings
 from tests.unit.scenario_builders import GOOD, MINIMAL, problems, problems_of

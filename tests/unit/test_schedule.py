@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.model.nightly import ScheduleInvalid, parse_cron
+from loadgen.model.nightly import CronExpression, ScheduleInvalid, parse_cron
 from tests.unit.schedule_tables import NEW_YEAR, ZONES, at
 
 MINUTE = timedelta(minutes=1)
@@ -108,12 +109,16 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(expression=f"{draw(minutes)} {hours} {draw(days)}", zone=zone, after=after, until=until)
 
 
+def fires_between(cron: CronExpression, after: datetime, until: datetime) -> Iterator[datetime]:
+    return itertools.takewhile(lambda fire: fire <= until, cron.after(after))
+
+
 @settings(max_examples=70, deadline=None)
 @given(cases())
 def test_fires_are_those_of_debians_cron(case):
     cron = parse_cron(case.expression, case.zone)
 
-    fires = list(cron.fires(case.after, case.until))
+    fires = list(fires_between(cron, case.after, case.until))
 
     assert fires == debian(case)
     assert list(itertools.takewhile(lambda fire: fire > case.after, cron.before(case.until))) == fires[::-1]
@@ -122,9 +127,9 @@ def test_fires_are_those_of_debians_cron(case):
 @settings(max_examples=25, deadline=None)
 @given(cases())
 def test_six_fields_begin_with_the_second(case):
-    fires = parse_cron(f"0 {case.expression}", case.zone).fires(case.after, case.until)
+    fires = fires_between(parse_cron(f"0 {case.expression}", case.zone), case.after, case.until)
 
-    assert list(fires) == list(parse_cron(case.expression, case.zone).fires(case.after, case.until))
+    assert list(fires) == list(fires_between(parse_cron(case.expression, case.zone), case.after, case.until))
 
 
 def test_seconds_of_a_skipped_hour_are_one_and_of_a_repeated_hour_not_repeated():
@@ -132,7 +137,7 @@ def test_seconds_of_a_skipped_hour_are_one_and_of_a_repeated_hour_not_repeated()
 
     def night(day: str) -> list[str]:
         noon = at(f"{day} 12:00")
-        return [f"{fire:%H:%M:%S}" for fire in cron.fires(noon - timedelta(days=1), noon)]
+        return [f"{fire:%H:%M:%S}" for fire in fires_between(cron, noon - timedelta(days=1), noon)]
 
     assert night("2026-03-28") == ["01:30:00", "01:30:20", "01:30:40"]
     assert night("2026-03-29") == ["01:00:00"]
@@ -146,7 +151,7 @@ def test_every_night_is_one_fire_on_each_day_of_the_year(zone, expression):
     first, last = (datetime(year, 1, 1, tzinfo=info).astimezone(UTC) for year in (2026, 2027))
     second = timedelta(seconds=1)
 
-    fires = parse_cron(expression, zone).fires(first - second, last - second)
+    fires = fires_between(parse_cron(expression, zone), first - second, last - second)
 
     days = [fire.astimezone(info).date() for fire in fires]
     assert len(days) == len(set(days)) == 365
@@ -154,7 +159,7 @@ def test_every_night_is_one_fire_on_each_day_of_the_year(zone, expression):
 
 def test_a_day_that_a_zone_left_out_is_made_up_for_right_after_it():
     """Samoa had no 30 December 2011."""
-    fires = parse_cron("30 12 * * *", "Pacific/Apia").fires(at("2011-12-29 00:00"), at("2011-12-31 00:00"))
+    fires = fires_between(parse_cron("30 12 * * *", "Pacific/Apia"), at("2011-12-29 00:00"), at("2011-12-31 00:00"))
 
     assert list(fires) == [at("2011-12-29 22:30"), at("2011-12-30 10:00"), at("2011-12-30 22:30")]
 
@@ -163,7 +168,7 @@ def test_an_interval_is_open_at_its_beginning_and_closed_at_its_end():
     cron = parse_cron("0 2 * * *")
     night, next_night = at("2026-05-01 02:00"), at("2026-05-02 02:00")
 
-    assert list(cron.fires(night, next_night)) == [next_night]
+    assert list(fires_between(cron, night, next_night)) == [next_night]
     assert next(cron.before(night)) == night
     assert next(cron.after(night - timedelta(microseconds=1))) == night
 

@@ -213,7 +213,7 @@ def test_readers_of_standard_tables_take_one_row_of_each_key():
 
     missing = [query.name for query in reads if "QUALIFY ROW_NUMBER() OVER (PARTITION BY" not in query.sql]
 
-    assert len(reads) == 10
+    assert len(reads) == 9
     assert missing == []
     for query in reads:
         partition = re.search(r"PARTITION BY ([\w, ]+) ORDER BY", query.sql)

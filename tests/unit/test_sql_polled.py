@@ -24,7 +24,7 @@ POLLED = {
     "worker_heartbeats.beat": "RUN_ID",
     "run_queue.open_runs": "STATUS",
     "run_queue.refuse_long": "STATUS",
-    "run_attempts.look": "QUEUE_ID",
+    "run_attempts.read_state": "QUEUE_ID",
     "run_attempts.claim": "WORKER_ID",
     "run_attempts.extend": "QUEUE_ID",
     "pool_workers.beat": "WORKER_ID",

@@ -1,4 +1,4 @@
-"""The style of the project, as tests: who may import whom, sizes, banned calls, nothing left lying about."""
+"""The style of the project, as tests: who may import whom, sizes, banned calls, leftovers."""
 
 import ast
 import re
@@ -78,7 +78,7 @@ def test_imports_follow_the_layers():
 
 
 def test_modules_import_one_another_without_cycles():
-    """By imports at the top of modules; a package stands for its `__init__`."""
+    """By imports in functions too, except of commands; a package stands for its `__init__`."""
     needs = {dotted_name(path): set(needed(path, tree)) for path, tree in product_modules()}
     while leaves := [name for name, others in needs.items() if not others & needs.keys()]:
         for name in leaves:
@@ -87,11 +87,13 @@ def test_modules_import_one_another_without_cycles():
 
 
 def needed(path: Path, tree: ast.Module) -> Iterator[str]:
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-            if not (ROOT / node.module.replace(".", "/")).is_dir():
-                yield node.module
+    """Each module of an import, and the packages from which it is imported by name."""
+    me = dotted_name(path)
+    for_types = [node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)]
+    skipped = {inner for node in for_types for inner in ast.walk(node)}
+    for node in tree.body if me.startswith("loadgen.cli.") else all_nodes(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node not in skipped:
+            yield from ({node.module, *(f"{node.module}.{alias.name}" for alias in node.names)} - {me})
 
 
 def test_no_public_class_name_stands_twice():
@@ -117,8 +119,8 @@ PRINTERS = {"loadgen/cli/common.py", "loadgen/worker/worker.py", "loadgen/embedd
 
 
 def test_only_one_place_prints():
-    """There foreign text loses what a terminal would obey. Outside are a worker's last words, and what starts before
-    anything can be imported."""
+    """There foreign text loses what a terminal would obey. Outside are the last error of a worker, and programs that
+    start before anything can be imported."""
     raw = re.compile(r"\b(click\.s?echo|print|sys\.(stdout|stderr)\.write(lines)?)\(")
     wrong = []
     for path, tree in product_modules():
@@ -233,7 +235,7 @@ def test_no_error_is_swallowed():
     report(wrong)
 
 
-# --- nothing left lying about ----------------------------------------------------------------------------------------
+# --- leftovers -------------------------------------------------------------------------------------------------------
 
 REMINDERS = re.compile(r"\b(?:{})\b".format("|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX"])))
 REGISTRY = re.compile("|".join(["pypi" + r"\.org", "python" + r"hosted\.org", "files\\." + "python"]), re.IGNORECASE)

@@ -19,11 +19,11 @@ import click
 import pytest
 
 from loadgen.cli.display import LiveDisplay, RunDisplay
-from loadgen.clock import FakeClock
 from loadgen.scenario.settings import SpawnerKind, SpawnerSettings
 from loadgen.tui.terminal import LiveScreen, is_usable
 from orchestrator.aggregation import RunSnapshot
 from orchestrator.job import JobStatus
+from tests.fake_clock import FakeClock
 from tests.processes import wait_until
 from tests.unit.tui_builders import MEASUREMENT, run_row, scenario
 

@@ -76,7 +76,7 @@ def test_a_run_that_drains_has_no_rate_though_its_last_times_stay(status):
         (RunStatus.RUNNING, None, False),
         (RunStatus.RUNNING, "error_rate is above 1 %", True),
         (RunStatus.CANCELLING, None, True),
-        (RunStatus.STOPPING, "the plan is done", True),
+        (RunStatus.STOPPING, "the plan is complete", True),
         (RunStatus.CANCELLED, "stopped", False),
     ],
 )

@@ -9,7 +9,6 @@ from typing import cast
 
 import pytest
 
-from loadgen.clock import FakeClock
 from loadgen.control.session import ControlSession, NamedQuery
 from loadgen.model.event import Command, KnownCommand, PlannedCommand, SetPhase, Start, encode_command
 from loadgen.model.run import Phase, RunStatus, WorkerExit
@@ -18,6 +17,7 @@ from loadgen.units import NS_PER_S
 from loadgen.worker.commands import CommandQueue
 from loadgen.worker.control_loop import ControlLoop, ControlPlaneWatchdog
 from loadgen.worker.worker_state import ExitReason, WorkerSharedState
+from tests.fake_clock import FakeClock
 from tests.unit.simulation.tables import EventRow, Lease, Tables
 from tests.unit.simulation.wires import RequestOutcome, Wire
 from tests.unit.worker_builders import STOP

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from loadgen.clock import FakeClock
 from loadgen.control.session import ControlFailed, NamedQuery
 from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
@@ -28,6 +27,7 @@ from loadgen.worker.flush import (
     upload,
 )
 from loadgen.worker.worker_state import WorkerSharedState
+from tests.fake_clock import FakeClock
 from tests.unit.worker_builders import ME, snapshot
 
 AWAY = ControlFailed("away", Failure(category=ErrorCategory.SNOWFLAKE_ERROR))

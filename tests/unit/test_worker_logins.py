@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snowflake.connector.errors import OperationalError
 
-from loadgen.clock import FakeClock, SystemClock
+from loadgen.clock import SystemClock
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.metrics.connections import (
     FAILURES_KEPT,
@@ -42,6 +42,7 @@ from loadgen.worker.sessions import LOGIN_PAUSE_MAX_S, LoadSessions, login_pause
 from loadgen.worker.worker_state import WorkerSharedState
 from loadgen.workload.draw import Row
 from loadgen.workload.schedule import Ramp
+from tests.fake_clock import FakeClock
 from tests.processes import wait_until
 from tests.unit.worker_builders import ME, scenario
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.clock import FakeClock
 from loadgen.metrics.recorder import WindowRegistry
 from loadgen.model.run import Phase
 from loadgen.rules.client_health import ClientHealth, ClientPart, judge_client
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.worker.self_monitor import PROBE_S, ClientResourceMeter, ResourceReading, SelfMonitor, WakeupDelay
+from tests.fake_clock import FakeClock
 
 
 class LateClock(FakeClock):

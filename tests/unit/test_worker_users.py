@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import pytest
 
-from loadgen.clock import FakeClock
 from loadgen.metrics.recorder import WindowRegistry
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.model.workload import (
@@ -31,6 +30,7 @@ from loadgen.worker.client import ClientPool
 from loadgen.worker.client_context import ClientContext, ClientSlot, ClientSlots, compile_statements
 from loadgen.worker.sessions import SWEEP_S, LogicalUsers
 from loadgen.workload.draw import StatementStream
+from tests.fake_clock import FakeClock
 
 TTL_S = 30.0
 TAG = '{"app":"loadgen","run":"r"}'

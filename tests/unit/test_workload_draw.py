@@ -43,6 +43,7 @@ from loadgen.workload import generator
 from loadgen.workload.draw import StatementStream
 from loadgen.workload.generators import zipfian
 from loadgen.workload.pools import Pool
+from tests.unit.generator_builders import places
 
 KEYS = KeyRange(low=1, high=1_000_001)
 POOLS = {"order_id": Pool("order_id", tuple(range(5_000, 6_000)))}
@@ -182,11 +183,11 @@ def test_the_same_seed_gives_the_same_statements_in_the_same_order():
 
 
 def test_clients_differ_in_statements_and_parameters():
-    places = [place for worker in range(2) for place in generator.places(worker, 2, 5)]
+    clients = [place for worker in range(2) for place in places(worker, 2, 5)]
 
-    seen = {json.dumps(draws(StatementStream(orders(), place, POOLS), 50)) for place in places}
+    seen = {json.dumps(draws(StatementStream(orders(), place, POOLS), 50)) for place in clients}
 
-    assert len(seen) == len(places)
+    assert len(seen) == len(clients)
 
 
 def test_a_draw_does_not_depend_on_the_draws_before_it():
@@ -313,7 +314,7 @@ def test_reads_of_the_latest_keys_hit_what_exists_however_many_lanes_are_open(wo
     """As in find_max: most lanes are not open yet, some are closed again, each at a different count."""
     mix = workload(READ_LATEST[0], statement("insert", 1, (Sequence(start=start),)))
     lanes = sorted(
-        (place for worker in range(workers) for place in generator.places(worker, workers, ceiling)),
+        (place for worker in range(workers) for place in places(worker, workers, ceiling)),
         key=lambda place: generator.lane_of_client(place).number,
     )
     drawers, count = {place: StatementStream(mix, place, {}) for place in lanes}, Counter[ClientPosition]()

@@ -33,7 +33,7 @@ from loadgen.model.workload import (
     Uuid,
     Zipfian,
 )
-from loadgen.workload.generator import CHUNK_VALUES, DrawContext, places, shard_range
+from loadgen.workload.generator import CHUNK_VALUES, DrawContext, shard_range
 from loadgen.workload.generators import fnv1a_64, make_generator
 from tests.unit.generator_builders import (
     HIGH,
@@ -42,6 +42,7 @@ from tests.unit.generator_builders import (
     SHARDING,
     drawn,
     made,
+    places,
     walks,
     zipf_probabilities,
 )

@@ -13,10 +13,10 @@ from loadgen.workload.generator import (
     check_worker,
     lane_of_client,
     lane_of_worker,
-    places,
     shard_of,
     shard_range,
 )
+from tests.unit.generator_builders import places
 
 workers = st.integers(1, 200)
 

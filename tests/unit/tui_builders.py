@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Console
 
 from loadgen.control.tables.run_status import Run
-from loadgen.metrics.histogram import Quantile
 from loadgen.metrics.interval import MeasuredCounts
 from loadgen.metrics.live_metrics import LiveMetrics, LiveSecond
+from loadgen.metrics.percentile import Quantile
 from loadgen.metrics.window import WindowResult
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase, RunStatus

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from loadgen.clock import FakeClock
 from loadgen.control.tables.run_control_events import Event
 from loadgen.control.tables.run_measurements import MetricsSnapshot
 from loadgen.control.tables.run_status import ConnectionTarget, RunPoll
@@ -24,6 +23,7 @@ from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.client_context import ClientContext, ClientSlots
 from loadgen.worker.commands import CommandQueue, DueCommand
 from loadgen.worker.ramp_controller import RampController
+from tests.fake_clock import FakeClock
 
 SERVER_TIME = datetime(2026, 11, 15, 2, 0, 0)  # noqa: DTZ001  as Snowflake has it: naive UTC
 WARMUP, MEASUREMENT = Phase.WARMUP, Phase.MEASUREMENT

@@ -100,16 +100,6 @@ def append(session: ControlSession, retries: RetryPolicy, executions: Sequence[E
             append_rows(session, retries, _Q, batch, *batch[0][:2])
 
 
-def count(session: ControlSession, run_id: str, worker_id: str) -> int:
-    return int(session.fetch(_Q["count"], run_id, worker_id)[0][0])
-
-
-def read(session: ControlSession, run_id: str, limit: int) -> ParsedRows[tuple[Execution, str]]:
-    """The first `limit` statements of a run in order of their start, each with its ENRICHMENT_STATUS."""
-    rows = session.fetch(_Q["read"].limited(limit), run_id)
-    return read_rows(rows, lambda row: (parse_row("QUERY_EXECUTIONS", Execution, row[:-1]), row[-1]))
-
-
 def undecided(
     session: ControlSession, run_id: str, after: tuple[datetime, str], limit: int, *, skipped_too: bool
 ) -> tuple[ParsedRows[PendingExecution], tuple[datetime, str] | None]:

@@ -1,6 +1,6 @@
 """RUN_ATTEMPTS and RUN_ATTEMPT_ENDS: the turns of a queued run, and the ends of its attempts.
 
-A turn is an attempt of a runner, or a wish of a user (to cancel or to retry). The enforced key (QUEUE_ID, EPOCH)
+A turn is an attempt of a runner, or a request of a user (to cancel or to retry). The enforced key (QUEUE_ID, EPOCH)
 decides which process inserts the next turn. The same key of RUN_ATTEMPT_ENDS decides how an attempt ended: its owner
 inserts the end, or a process that finds the lease of the attempt expired. Rows are never updated, so an insert may be
 repeated. The state of a queued run follows from its last two turns. RUN_QUEUE repeats this state, and `settle` updates
@@ -37,7 +37,7 @@ _Q = load_queries("run_attempts")
 _QUEUE = load_queries("run_queue")
 
 
-class Wish(StrEnum):
+class UserTurn(StrEnum):
     """The turn of a user."""
 
     CANCELLED = "CANCELLED"
@@ -87,7 +87,7 @@ class AttemptEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """An attempt; without an owner, a wish."""
+    """An attempt; without an owner, a request."""
 
     epoch: int
     owner: str
@@ -143,11 +143,11 @@ def settle(session: ControlSession, retries: RetryPolicy, queue_id: str) -> None
     retries.call(write)
 
 
-def wish(
+def request(
     session: ControlSession,
     retries: RetryPolicy,
     queue_id: str,
-    wanted: Wish,
+    wanted: UserTurn,
     reason: str,
     *,
     of: frozenset[QueueStatus],
@@ -157,7 +157,7 @@ def wish(
     def write() -> None:
         while (facts := read_facts(session, queue_id)) is not None and facts.state.status in of:
             try:
-                session.execute(_Q["wish"], queue_id, facts.last_turn + 1, wanted, clip_text(reason, REASON_MAX))
+                session.execute(_Q["request"], queue_id, facts.last_turn + 1, wanted, clip_text(reason, REASON_MAX))
             except ControlFailed as error:
                 if not error.failure.is_duplicate_key:
                     raise
@@ -197,7 +197,7 @@ def _state(turns: tuple[Turn, ...], repeated: QueueState) -> QueueState:
     turn = turns[0]
     if turn.owner:
         return _attempted(turn, repeated)
-    if turn.status == Wish.RETRIED:
+    if turn.status == UserTurn.RETRIED:
         return QueueState(
             status=QueueStatus.QUEUED, epoch=turn.epoch, owner=None, attempts=0, run_id=None, exit_code=None,
             reason=_noted(turn, repeated, turn.reason), available_at=turn.started_at, ended_at=None,
@@ -222,7 +222,7 @@ def _attempted(turn: Turn, repeated: QueueState) -> QueueState:
 
 
 def _cancelled(turn: Turn, attempt: Turn | None, repeated: QueueState) -> QueueState:
-    """The last turn is a wish to cancel, possibly while an attempt was running."""
+    """The last turn is a request to cancel, possibly while an attempt was running."""
     if attempt is not None and attempt.end is None:
         return QueueState(
             status=QueueStatus.CANCEL_REQUESTED, epoch=attempt.epoch, owner=attempt.owner, attempts=attempt.attempts,

@@ -5,7 +5,8 @@
     renew     extend a lease that has not expired; an expired lease is never extended
     release   end a lease so that a successor can claim the next one at once
     expire    end the lease of a process that has ended on this machine; a successor waits for the takeover margin
-    bury      the same, without the wait
+    release_of_dead
+              the same, without the wait
 
 This module contains the statements. `loadgen.control.lease` keeps a lease.
 """
@@ -88,7 +89,7 @@ def read(session: ControlSession, key: str) -> LeaseHolder | None:
 
 def unexpired(session: ControlSession, key: str) -> LeaseHolder | None:
     """A valid lease, the newest or an older one; None: there is none."""
-    return _holder(session.fetch(_Q["living"], key))
+    return _holder(session.fetch(_Q["unexpired"], key))
 
 
 def claim(session: ControlSession, retries: RetryPolicy, key: str, owner: str, ttl_s: float) -> Lease | None:
@@ -161,7 +162,7 @@ def expire(session: ControlSession, key: str, holder: LeaseHolder) -> None:
 def release_of_dead(session: ControlSession, key: str, holder: LeaseHolder) -> None:
     """End the lease of a process that has ended, without a wait for a successor. Only for keys under which nothing is
     written: the last statements of the process may still execute."""
-    session.execute(_Q["bury"], -(TAKEOVER_MARGIN_S + 1) * 1000, key, holder.epoch, holder.owner)
+    session.execute(_Q["release_of_dead"], -(TAKEOVER_MARGIN_S + 1) * 1000, key, holder.epoch, holder.owner)
 
 
 def _holder(rows: Sequence[tuple[Any, ...]]) -> LeaseHolder | None:

@@ -5,7 +5,7 @@ A row contains the text of the scenario and the texts of its value files, so tha
     claim       insert the next turn of the first candidate that no other runner claims; an enforced key decides
     extend      extend the lease, with each heartbeat of the runner; an expired lease is never extended
     finish      store the final status
-    give_back   return the run for another attempt after a pause; it becomes EXHAUSTED after the last attempt, and
+    release     return the run for another attempt after a pause; it becomes EXHAUSTED after the last attempt, and
                 CANCELLED if a user has requested that
 
 A write of an owner is rejected when its lease has expired or its attempt has ended: its results are not accepted then.
@@ -34,7 +34,7 @@ from loadgen.control.session import (
     read_rows,
 )
 from loadgen.control.tables import run_attempts
-from loadgen.control.tables.run_attempts import Wish
+from loadgen.control.tables.run_attempts import UserTurn
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import ATTEMPTS_MAX, AttemptStatus, BaselineCheck, QueueStatus
@@ -224,13 +224,13 @@ def find(session: ControlSession, retries: RetryPolicy, name: str) -> str:
 
 def cancel(session: ControlSession, retries: RetryPolicy, queue_id: str, reason: str) -> QueuedRun:
     """Request the end of a queued run. Returns the row afterwards."""
-    run_attempts.wish(session, retries, queue_id, Wish.CANCELLED, reason, of=_CANCELLABLE)
+    run_attempts.request(session, retries, queue_id, UserTurn.CANCELLED, reason, of=_CANCELLABLE)
     return _there(session, retries, queue_id)
 
 
 def retry(session: ControlSession, retries: RetryPolicy, queue_id: str, reason: str) -> QueuedRun:
     """Queue a run again that ended without a result, with the full number of attempts. Returns the row afterwards."""
-    run_attempts.wish(session, retries, queue_id, Wish.RETRIED, reason, of=_RETRYABLE)
+    run_attempts.request(session, retries, queue_id, UserTurn.RETRIED, reason, of=_RETRYABLE)
     return _there(session, retries, queue_id)
 
 
@@ -466,7 +466,7 @@ def owners(session: ControlSession) -> tuple[str, ...]:
 def claim_status(session: ControlSession, claim: QueueClaim) -> QueueStatus | None:
     """RUNNING or CANCEL_REQUESTED; None: the lease has expired."""
     key = (claim.queue_id, claim.epoch)
-    rows = session.fetch(_TURNS["look"], claim.queue_id, claim.epoch + 1, *key, claim.owner, *key)
+    rows = session.fetch(_TURNS["read_state"], claim.queue_id, claim.epoch + 1, *key, claim.owner, *key)
     if not rows:
         return None
     return QueueStatus.CANCEL_REQUESTED if rows[0][0] else QueueStatus.RUNNING
@@ -486,7 +486,7 @@ def finish(
     return _end(session, retries, claim, result, (_ENDED[status], status), off=0, pause_s=0.0)
 
 
-def give_back(
+def release(
     session: ControlSession,
     retries: RetryPolicy,
     claim: QueueClaim,

@@ -322,7 +322,7 @@ def newest_fires(session: ControlSession, schedule_id: str, limit: int) -> Parse
 
 def delete_old_fires(session: ControlSession, retries: RetryPolicy, schedule_id: str) -> None:
     """Delete the fires of a schedule that are older than the retention time."""
-    retries.call(lambda: session.execute(_FIRES["forget"], schedule_id, -FIRES_KEPT_DAYS))
+    retries.call(lambda: session.execute(_FIRES["delete_old"], schedule_id, -FIRES_KEPT_DAYS))
 
 
 def remove_fires(session: ControlSession, retries: RetryPolicy, schedule_id: str) -> None:

@@ -7,6 +7,7 @@ finds that its row belongs to another process, and must end.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -81,6 +82,15 @@ class HeartbeatRow:
     identity: WorkerIdentity
     beat: WorkerHeartbeat
     age_ms: int  # of the last heartbeat, by the clock of the server
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """LOADGEN_LABELS of the worker; empty if the column contains something else."""
+        try:
+            found = json.loads(self.identity.labels or "[]")
+        except (ValueError, RecursionError):
+            return ()
+        return tuple(label for label in found if isinstance(label, str)) if isinstance(found, list) else ()
 
 
 def register(

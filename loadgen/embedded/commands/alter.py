@@ -11,8 +11,8 @@ import asyncpg
 from loadgen.embedded import catalog as store
 from loadgen.embedded import postgres_names, sql_errors
 from loadgen.embedded.catalog import CatalogColumn, CatalogKey, CatalogTable
-from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.objects import change_catalog, full_path
+from loadgen.embedded.commands.registry import CommandCall, command
 from loadgen.embedded.commands.tables import TableDraft, column_definition, make_index, make_sequence, read_type
 from loadgen.embedded.result import StatementResult, status
 from loadgen.embedded.translate.parser import TokenReader

@@ -14,7 +14,7 @@ from loadgen.embedded import catalog as store
 from loadgen.embedded import postgres_names, sql_errors
 from loadgen.embedded.backend_pool import Backend
 from loadgen.embedded.catalog import INFORMATION_SCHEMA, CatalogDatabase, CatalogSchema, now_ms
-from loadgen.embedded.commands import CommandCall, command
+from loadgen.embedded.commands.registry import CommandCall, command
 from loadgen.embedded.result import StatementResult, status
 from loadgen.embedded.translate import parser
 from loadgen.embedded.translate.parser import TokenReader

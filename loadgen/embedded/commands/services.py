@@ -16,8 +16,8 @@ from dataclasses import asdict, field
 from typing import Any
 
 from loadgen.embedded import postgres_names, sql_errors
-from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.objects import full_path
+from loadgen.embedded.commands.registry import CommandCall, command
 from loadgen.embedded.result import TEXT, StatementResult, is_number, status, table
 from loadgen.embedded.result import columns as columns_of
 from loadgen.embedded.translate.parser import TokenReader

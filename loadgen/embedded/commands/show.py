@@ -9,8 +9,8 @@ from functools import lru_cache
 
 from loadgen.embedded import postgres_names, sql_errors
 from loadgen.embedded.catalog import INFORMATION_SCHEMA, CatalogTable
-from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.objects import full_path
+from loadgen.embedded.commands.registry import CommandCall, command
 from loadgen.embedded.result import StatementResult, table, text_of
 from loadgen.embedded.result import columns as columns_of
 from loadgen.embedded.session import PARAMETERS

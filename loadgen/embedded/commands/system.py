@@ -13,7 +13,7 @@ from sqlglot import exp
 from loadgen import __version__
 from loadgen.embedded import sql_errors
 from loadgen.embedded.backend_pool import Backend
-from loadgen.embedded.commands import CommandCall, command
+from loadgen.embedded.commands.registry import CommandCall, command
 from loadgen.embedded.commands.services import service_logs
 from loadgen.embedded.postgres_names import shown
 from loadgen.embedded.result import TEXT, UNCOUNTED_BYTES, StatementResult, is_number, status, table

@@ -16,8 +16,8 @@ from loadgen.embedded import catalog as store
 from loadgen.embedded import postgres_names, sql_errors
 from loadgen.embedded.backend_pool import Backend
 from loadgen.embedded.catalog import CatalogColumn, CatalogKey, CatalogTable, now_ms
-from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.objects import change_catalog, full_path, read_create, read_if_not_exists
+from loadgen.embedded.commands.registry import CommandCall, command
 from loadgen.embedded.result import NUMBER, UNSUPPORTED_TYPES, SnowflakeType, StatementResult, declared, status
 from loadgen.embedded.translate import parser
 from loadgen.embedded.translate.emitter import BindTypes, Emitter
@@ -239,7 +239,7 @@ async def create_table(call: CommandCall) -> StatementResult:
     cursor.end()
     if not draft.columns and query is None:
         raise cursor.unexpected()
-    _check_hybrid(call, draft, hybrid, transient, query is not None)
+    _check_hybrid(draft, hybrid, transient, query is not None)
     table = CatalogTable(
         database=path[0], schema=path[1], name=path[2], hybrid=hybrid, transient=transient, comment=comment,
         columns=tuple(draft.columns), created_ms=now_ms(), stamp=secrets.token_hex(4),
@@ -304,7 +304,7 @@ def _query(call: CommandCall, cursor: TokenReader) -> StatementPlan | None:
 # --- rules of hybrid tables -------------------------------------------------------------------------------------------
 
 
-def _check_hybrid(call: CommandCall, draft: TableDraft, hybrid: bool, transient: bool, from_query: bool) -> None:
+def _check_hybrid(draft: TableDraft, hybrid: bool, transient: bool, from_query: bool) -> None:
     by_name = {column.name: column for column in draft.columns}
     keyed = [draft.primary, *draft.uniques, *(columns for columns, _, _ in draft.foreign)]
     for columns in [*keyed, *(key.columns + key.include for key in draft.indexes)]:

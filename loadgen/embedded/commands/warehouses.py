@@ -7,8 +7,8 @@ from typing import Any
 
 from loadgen.embedded import catalog as store
 from loadgen.embedded import postgres_names, sql_errors
-from loadgen.embedded.commands import CommandCall, command
 from loadgen.embedded.commands.objects import change_catalog, read_if_not_exists
+from loadgen.embedded.commands.registry import CommandCall, command
 from loadgen.embedded.result import StatementResult, status
 from loadgen.embedded.session import checked
 from loadgen.embedded.translate.parser import TokenReader
@@ -156,9 +156,9 @@ async def alter(call: CommandCall) -> StatementResult:
     return status(SUCCESS)
 
 
-def _invalid_state(errno: int, name: str, wish: str) -> sql_errors.SqlError:
+def _invalid_state(errno: int, name: str, action: str) -> sql_errors.SqlError:
     return sql_errors.compilation(
-        errno, "22000", f"Invalid state. Warehouse '{postgres_names.shown(name)}' cannot be {wish}."
+        errno, "22000", f"Invalid state. Warehouse '{postgres_names.shown(name)}' cannot be {action}."
     )
 
 

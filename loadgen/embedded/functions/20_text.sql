@@ -140,7 +140,7 @@ BEGIN
         CASE
             WHEN key IN ('YYYY', 'UUUU', 'MM', 'DD', 'MI', 'SS') THEN
                 fields := fields || jsonb_build_object(CASE key WHEN 'UUUU' THEN 'YYYY' ELSE key END, found::integer);
-            WHEN key = 'YY' THEN  -- two digits turn over in 1970
+            WHEN key = 'YY' THEN  -- 70 to 99 are 1970 to 1999, 00 to 69 are 2000 to 2069
                 fields := fields || jsonb_build_object('YYYY',
                     found::integer + CASE WHEN found::integer < 70 THEN 2000 ELSE 1900 END);
             WHEN key IN ('HH24', 'HH12') THEN

@@ -449,13 +449,15 @@ CREATE OR REPLACE FUNCTION sf.as_string(value bytea) RETURNS bytea LANGUAGE sql 
 CREATE OR REPLACE FUNCTION sf.as_bytes(value bytea) RETURNS bytea LANGUAGE sql IMMUTABLE RETURN value;
 CREATE OR REPLACE FUNCTION sf.as_bytes(value text) RETURNS bytea
 LANGUAGE sql IMMUTABLE RETURN convert_to(value, 'UTF8');
+-- The types whose values sf.cast_text() writes in Snowflake's output format.
+CREATE OR REPLACE FUNCTION sf.formatted_types() RETURNS text[] LANGUAGE sql IMMUTABLE
+RETURN ARRAY['numeric', 'integer', 'bigint', 'double precision', 'boolean', 'date', 'time', 'timestamp', 'timestamptz',
+    'sf.timestamp_tz', 'jsonb'];
 DO $$
 DECLARE
     type text;
 BEGIN
-    FOREACH type IN ARRAY ARRAY['numeric', 'integer', 'bigint', 'double precision', 'boolean', 'date', 'time',
-        'timestamp', 'timestamptz', 'sf.timestamp_tz', 'jsonb']
-    LOOP
+    FOREACH type IN ARRAY sf.formatted_types() LOOP
         EXECUTE format($f$
             CREATE OR REPLACE FUNCTION sf.as_string(value %1$s) RETURNS text
             LANGUAGE sql STABLE RETURN sf.cast_text(value);

@@ -89,9 +89,7 @@ DO $$
 DECLARE
     type text;
 BEGIN
-    FOREACH type IN ARRAY ARRAY['numeric', 'integer', 'bigint', 'double precision', 'boolean', 'date', 'time',
-        'timestamp', 'timestamptz', 'sf.timestamp_tz', 'jsonb']
-    LOOP
+    FOREACH type IN ARRAY sf.formatted_types() LOOP
         CALL sf.make_operator('concat', '||', 'text', type, 'text', 'STABLE', 'a || sf.cast_text(b)');
         CALL sf.make_operator('concat', '||', type, 'text', 'text', 'STABLE', 'sf.cast_text(a) || b');
     END LOOP;

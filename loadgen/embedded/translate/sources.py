@@ -342,7 +342,7 @@ def _table_function(self: Emitter, node: exp.Expr, call: exp.Expr) -> str:
     if name == "FLATTEN" and not path:
         return _flatten(self, node, arguments)
     if name == "GENERATOR" and not path:
-        return _generator(self, node, arguments)
+        return _generator(self, arguments)
     in_schema = path[-1:] == [INFORMATION_SCHEMA] or self.schema == INFORMATION_SCHEMA
     if (name in QUERY_HISTORY_FUNCTIONS or name == METERING_FUNCTION) and in_schema:
         if len(path) < 2 and self.database is None:
@@ -378,7 +378,7 @@ def _flatten(self: Emitter, node: exp.Expr, arguments: dict[str, exp.Expr]) -> s
     return f"sf.flatten({', '.join(values)}){_alias(node, _FLATTEN_COLUMNS, default='~f')}"
 
 
-def _generator(self: Emitter, node: exp.Expr, arguments: dict[str, exp.Expr]) -> str:
+def _generator(self: Emitter, arguments: dict[str, exp.Expr]) -> str:
     rows = arguments.get("ROWCOUNT")
     if rows is None or arguments.keys() - {"ROWCOUNT"}:
         raise unsupported("GENERATOR without ROWCOUNT, or with TIMELIMIT")

@@ -17,6 +17,7 @@ from loadgen.control.tables.run_control_events import PastEvent
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.metrics.stalls import stall_warnings
+from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RunStatus
 from loadgen.report.summary import RunFacts
 from loadgen.rules.client_health import judge_client
@@ -140,11 +141,9 @@ def judge_run(
     if not aborted:  # otherwise a threshold was certainly missed, whatever was measured after that
         invalid += undecided(thresholds, checked, client.health, merged, open_loop=open_loop)
     seen = [*limits.warnings, *_unstored_warnings(ended.workers), *client.warnings, *known.foreign.warnings]
-    seen += [*login_warnings(delivered), *stall_warnings(merged.stalls), *timing.warnings]
-    seen += [*overload_warnings(delivered), *surplus_warnings(merged, replay=scenario.load.replay is not None)]
-    warnings = run_warnings(
-        scenario, [*seen, *dropped_warnings(ended.results, ended.workers)], shared=known.shared_warehouse
-    )
+    seen += [*timing.warnings, *_load_warnings(delivered, merged, replay=scenario.load.replay is not None)]
+    seen += dropped_warnings(ended.results, ended.workers)
+    warnings = run_warnings(scenario, seen, shared=known.shared_warehouse)
     found = {"warnings": warnings, "driver_lightened": driver_lightened(ended.results)}
     starts_s = {} if run.start_time is None else stage_starts(ended.events, run.start_time)
     return RunFacts(
@@ -195,6 +194,11 @@ def _plan_end_s(ended: EndedRun, known: Circumstances) -> float | None:
         return until_s
     measured_s = ended.plan.measures_s + ended.gathered.merged.seconds
     return measured_s if until_s is None else min(until_s, measured_s)
+
+
+def _load_warnings(delivered: Delivered, merged: MergedWindows, *, replay: bool) -> list[str]:
+    known = [*login_warnings(delivered), *overload_warnings(delivered), *stall_warnings(merged.stalls)]
+    return [*known, *surplus_warnings(merged, replay=replay)]
 
 
 def _unstored_warnings(workers: Sequence[WorkerView]) -> list[str]:

@@ -283,7 +283,7 @@ def test_a_kill_after_a_warehouse_was_made_leaves_it_to_recover_and_it_is_made_a
     }
     experiment = Experiment(harness, "made", arms=arms, reference="usual", blocks={"minimum": 2, "maximum": 2})
     killed = experiment.start()
-    killed.wait_for('warehouse "ARM_WH" is made')
+    killed.wait_for('warehouse "ARM_WH" is created')
     killed.kill()
     recovery = harness.recover()
     assert recovery.ended() == 0, recovery.said
@@ -293,7 +293,7 @@ def test_a_kill_after_a_warehouse_was_made_leaves_it_to_recover_and_it_is_made_a
     resumed = experiment.start("--resume", experiment.id, "--wait")
     assert experiment.ended(resumed) in (0, 12), resumed.said
     assert not is_there(harness, "ARM_WH")
-    assert 'warehouse "ARM_WH" is made' in resumed.said
+    assert 'warehouse "ARM_WH" is created' in resumed.said
     check_counted_once(experiment, resumed.printed)
 
 

@@ -60,7 +60,9 @@ class RunSeconds:
         self._last_s: dict[str, float] = {}  # by worker: the end of its newest second
         self._closed: dict[int, _Sum] = {}  # by number, without gaps
         self._drained: dict[tuple[str, float], ThresholdSecond] = {}  # by worker and end
+        self._late: dict[tuple[str, float], ThresholdSecond] = {}  # reported after they were closed; by worker and end
         self._judged_s: dict[str, float] = {}  # by worker: the length of its seconds that are closed
+        self._judged_until_s: dict[str, float] = {}  # by worker: the end of its newest second that is closed
         self.closed = 0  # the number of the newest closed second
 
     def note(self, workers: Sequence[WorkerView]) -> None:
@@ -74,9 +76,12 @@ class RunSeconds:
         """Add a second of a worker. Safe to repeat."""
         if second.drained:
             self._drained[worker_id, second.until_s] = second
+        if not second.seconds:
             return
         if second.number > self.closed:
             self._reported.setdefault(worker_id, {})[second.until_s] = second
+        elif second.until_s > self._judged_until_s.get(worker_id, 0.0):
+            self._late[worker_id, second.until_s] = second
         self._last_s[worker_id] = max(self._last_s.get(worker_id, 0.0), second.until_s)
         self._follow(worker_id)
 
@@ -92,7 +97,7 @@ class RunSeconds:
             if second is None:
                 continue
             self.add(row.worker_id, second)
-            if not second.drained:
+            if second.seconds:
                 stored_s[row.worker_id] = max(stored_s.get(row.worker_id, 0.0), second.until_s)
         for worker_id, until_s in stored_s.items():
             self._covered_s[worker_id] = max(self._covered_s[worker_id], until_s)
@@ -141,23 +146,38 @@ class RunSeconds:
         self._closed.pop(number - self._kept - DRAINED_KEPT_S, None)
         self.closed = number
         for worker_id, own in self._reported.items():
-            known_s = math.fsum(second.seconds for second in own.values() if second.number <= number)
-            self._judged_s[worker_id] = self._judged_s.get(worker_id, 0.0) + known_s
+            known = [second for second in own.values() if second.number <= number]
+            self._count(worker_id, known)
             self._reported[worker_id] = {end: second for end, second in own.items() if second.number > number}
 
+    def _count(self, worker_id: str, closed: Sequence[ThresholdSecond]) -> None:
+        ends_s = (second.until_s for second in closed)
+        self._judged_until_s[worker_id] = max(ends_s, default=self._judged_until_s.get(worker_id, 0.0))
+        known_s = math.fsum(second.seconds for second in closed)
+        self._judged_s[worker_id] = self._judged_s.get(worker_id, 0.0) + known_s
+
     def settle(self) -> int | None:
-        """After the drain, once: add the statements that ended in it to the seconds in which they began. Returns the
-        first second that changes; None: none changes."""
+        """After the drain, once: add the statements that ended in it to the seconds in which they began, and the last
+        moment of the measurement to its second, which may have been closed before. Returns the first second that
+        changes; None: none changes."""
         changed = []
+        for (worker_id, _), late in self._late.items():
+            if late.number in self._closed:
+                changed.append(self._amend(late.number, late.tallies, late.seconds / len(self._last_s)))
+                self._count(worker_id, [late])
         for second in self._drained.values():
-            for started, tallies in second.drained.items() if self._closed else ():
-                number = min(max(started, min(self._closed)), self.closed)
-                known = self._closed[number]
-                added = {name: tally + tallies.get(name, StatementTally()) for name, tally in known.tallies.items()}
-                self._closed[number] = _Sum(known.seconds, added)
-                changed.append(number)
+            changed += [self._amend(number, tallies) for number, tallies in second.drained.items() if self._closed]
+        self._late.clear()
         self._drained.clear()
         return min(changed, default=None)
+
+    def _amend(self, started: int, tallies: Mapping[str, StatementTally], seconds: float = 0.0) -> int:
+        """Add to a closed second, or to the oldest one that is kept; returns its number."""
+        number = min(max(started, min(self._closed)), self.closed)
+        known = self._closed[number]
+        added = {name: tally + tallies.get(name, StatementTally()) for name, tally in known.tallies.items()}
+        self._closed[number] = _Sum(known.seconds + seconds, added)
+        return number
 
     def span(self, window_s: float, statement: str | None, *, until: int | None = None) -> MergedWindows | None:
         """The measurement of the `window_s` seconds up to `until` (default: the newest closed second). None: not all of

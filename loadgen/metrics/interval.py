@@ -355,7 +355,7 @@ KEY = "judged"  # in LIVE_METRICS and CUSTOM_METRICS
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdSecond:
     """The tallies of one interval of the measurement, for the statements of sliding thresholds; ALL_STATEMENTS: of all
-    statements together. For an interval of the drain: the tallies by the second in which the statements started."""
+    statements together. `drained`: statements that ended after the measurement, by the second in which they started."""
 
     until_s: float  # since the start of the plan
     seconds: float

@@ -6,7 +6,7 @@ controller opens and closes windows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import add
 
@@ -50,7 +50,7 @@ class SampleCollector:
         self._stalls = StallDetector(self._names, keeps_sending=open_loop or thinks)
         self._measured = MeasuredCounts()
         self._stored = Counts()  # of the windows that are stored
-        self._drained: list[Sample] = []  # samples of the last collection, if no window was open any more
+        self._last: list[Sample] = []  # samples of the last collection, if no window was open any more
         self._started_ns = self._harvested_ns = started_ns
 
     def recorder(self) -> Recorder:
@@ -64,7 +64,7 @@ class SampleCollector:
         time spans in which this process did not run."""
         closed = [window for window in self._windows.held() if window.state is WindowState.CLOSED]
         samples = [sample for recorder in tuple(self._recorders) for sample in recorder.take()]
-        self._drained = [] if self._windows.current is not None else samples
+        self._last = [] if self._windows.current is not None else samples
         batch = SampleBatch.of(samples, open_loop=self._open_loop)
         failures = [samples[row] for row in np.flatnonzero(batch.outcome >= Outcome.CONNECTION)]
         errors = self._book.group(
@@ -105,16 +105,24 @@ class SampleCollector:
         window = next(held, None)
         return None if window is None else self._stalls.of(window, zero_ns, self._harvested_ns)
 
-    def drained(self, zero_ns: int, last: int) -> dict[int, Tally]:
-        """The samples of the last collection that ended after the measurement, by the second in which they started,
-        from 1 to `last`. An arrival that was never sent counts in the last second."""
-        measured = {window.window_id for window in self._windows.held() if window.phase is Phase.MEASUREMENT}
+    def in_time(self, closed_ns: int) -> Tally:
+        """The samples of the last collection that ended before the measurement was closed."""
+        return self._tally([sample for sample in self._last_measured() if sample[4] <= closed_ns])
+
+    def drained(self, zero_ns: int, closed_ns: int) -> dict[int, Tally]:
+        """The samples of the last collection that ended after the measurement was closed, by the second in which they
+        started, from 1. An arrival that was never sent counts in the last second."""
+        last = max(1, round((closed_ns - zero_ns) / NS_PER_S))
         seconds: dict[int, list[Sample]] = {}
-        for sample in self._drained:
-            if sample[1] in measured:
+        for sample in self._last_measured():
+            if sample[4] > closed_ns:
                 second = last if sample[5] is Outcome.SKIPPED else (sample[3] - zero_ns) // NS_PER_S + 1
                 seconds.setdefault(min(max(second, 1), last), []).append(sample)
         return {second: self._tally(samples) for second, samples in seconds.items()}
+
+    def _last_measured(self) -> Iterator[Sample]:
+        measured = {window.window_id for window in self._windows.held() if window.phase is Phase.MEASUREMENT}
+        return (sample for sample in self._last if sample[1] in measured)
 
     def _tally(self, samples: Sequence[Sample]) -> Tally:
         tallies = SampleBatch.of(samples, open_loop=self._open_loop).tallies(self._names, {})

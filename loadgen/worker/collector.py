@@ -118,21 +118,24 @@ class MetricsCollector:
             self._client.forget(window_id)
 
     def _judged(self, interval: Interval, now_ns: int) -> ThresholdSecond | None:
-        """The second for sliding thresholds: the measured part of the interval, or the statements that ended after the
+        """The second for sliding thresholds: the measured part of the interval, and the statements that ended after the
         measurement."""
         zero_ns, newest = self._parts.ramp_controller.zero_ns, self._parts.windows.newest
         if not self._subjects or zero_ns is None or newest is None or newest.phase is not Phase.MEASUREMENT:
             return None
-        held = (one for one in self._parts.windows.held() if one.window_id == newest.window_id)
-        closed_ns = [one.closed_ns for one in held if one.closed_ns is not None]
-        from_s = (now_ns - zero_ns) / NS_PER_S - interval.seconds
-        until_s = (min([now_ns, *closed_ns]) - zero_ns) / NS_PER_S
-        if until_s > max(0.0, from_s):
-            return ThresholdSecond.of(interval.tally, self._subjects, from_s=from_s, until_s=until_s)
-        drained = self._parts.harvester.drained(zero_ns, max(1, round(until_s)))
-        if not drained:
+        now_s = (now_ns - zero_ns) / NS_PER_S
+        from_s = max(0.0, now_s - interval.seconds)
+        closed_ns = next(one.closed_ns for one in self._parts.windows.held() if one.window_id == newest.window_id)
+        if closed_ns is None and now_s <= from_s:
             return None
-        return ThresholdSecond.of_drain(drained, self._subjects, until_s=(now_ns - zero_ns) / NS_PER_S)
+        if closed_ns is None:
+            return ThresholdSecond.of(interval.tally, self._subjects, from_s=from_s, until_s=now_s)
+        harvester, until_s = self._parts.harvester, (min(now_ns, closed_ns) - zero_ns) / NS_PER_S
+        drain = ThresholdSecond.of_drain(harvester.drained(zero_ns, closed_ns), self._subjects, until_s=now_s)
+        if until_s <= from_s:
+            return drain if drain.drained else None
+        second = ThresholdSecond.of(harvester.in_time(closed_ns), self._subjects, from_s=from_s, until_s=until_s)
+        return replace(second, drained=drain.drained)
 
     def _end_if_disconnected(self, seconds: float) -> None:
         """End the worker if no client has values left to send, or if none has been connected for too long."""

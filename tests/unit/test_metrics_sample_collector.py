@@ -259,12 +259,14 @@ def test_statements_that_end_after_the_last_window_count_in_the_second_in_which_
     windows.close(at_ns=10 * S)
     for sent_ns, outcome in ((S, Outcome.SUCCEEDED), (5 * S, Outcome.SUCCEEDED), (5 * S, Outcome.CANCELLED)):
         recorder.append((0, 1, sent_ns, sent_ns, 15 * S, outcome))
-    recorder.append((0, 1, 0, 0, S, Outcome.SKIPPED))
+    recorder.append((0, 1, 0, 0, 11 * S, Outcome.SKIPPED))
+    recorder.append((0, 1, 9 * S, 9 * S, 10 * S, Outcome.SUCCEEDED))
 
     harvester.harvest(15 * S)
 
-    found = {second: tally.ended for second, tally in harvester.drained(2 * S, 8).items()}
+    found = {second: tally.ended for second, tally in harvester.drained(2 * S, 10 * S).items()}
     assert found == {1: Counts(succeeded=1), 4: Counts(succeeded=1, cancelled=1), 8: Counts(skipped=1)}
+    assert harvester.in_time(10 * S).ended == Counts(succeeded=1)
 
 
 def test_a_final_window_stays_in_the_beats_until_it_is_stored():

@@ -275,3 +275,22 @@ def test_statements_started_before_the_kept_seconds_are_not_lost():
     (checked,) = fleet.limits.complete(merged({"s": tally((10.0,) * 400)}, seconds=400.0), {}, 400.0)
 
     assert not checked.passed
+
+
+@given(closed_s=st.floats(0.001, 0.5), ended_s=st.floats(0.0, 0.5))
+def test_a_statement_that_ends_around_the_end_of_the_measurement_is_judged(closed_s: float, ended_s: float) -> None:
+    """The last second may be closed before the interval in which the measurement ends is reported."""
+    fleet = Fleet(threshold("max < 50ms", window_s=1.0), workers=1)
+    for _ in range(20):
+        fleet.measure((10.0,))
+        fleet.tick()
+    slow, until_s = (3_000.0,), 20.0 + closed_s
+    rest = part(20.0, until_s, slow if ended_s <= closed_s else ()).judged
+    assert rest is not None
+    fleet.progress.seconds.add(
+        "worker-0", replace(rest, drained=drained(21.0, second_17=slow).drained if ended_s > closed_s else {})
+    )
+
+    (checked,) = fleet.limits.complete(merged({"s": tally((10.0,) * 20)}, seconds=until_s), {}, until_s)
+
+    assert not checked.passed

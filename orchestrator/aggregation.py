@@ -13,22 +13,20 @@ from dataclasses import replace
 
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_measurements
-from loadgen.control.tables.run_measurements import MetricsSnapshot, StepRecord, WarehousePoll
-from loadgen.control.tables.run_status import ConnectionTarget, Run, RunRollup
+from loadgen.control.tables.run_measurements import MetricsSnapshot
+from loadgen.control.tables.run_status import ConnectionTarget, RunRollup
 from loadgen.errors import LoadgenError
 from loadgen.metrics.interval import ThresholdSecond, stored_judged, threshold_subjects
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.window import ALL_STATEMENTS, MergedWindows, WindowResult, WindowRow, merge
 from loadgen.model.run import Phase
+from loadgen.results.run_snapshot import WorkerHealth, WorkerView
 from loadgen.rules.client_health import ClientHealth, worst
-from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Threshold
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
-from orchestrator.lifecycle import RunEnding
 from orchestrator.run_result import MeasuredWindows, client_parts
-from orchestrator.worker_health import WorkerHealth, WorkerView
 
 BACKFILL_PERIOD_S = 5.0  # snapshots are stored every few seconds
 CLOCK_SKEW_MAX_S = 60.0  # by which the clocks of workers and server may differ
@@ -261,22 +259,6 @@ class RunAggregator:
     def step(self, step_id: int) -> list[list[WindowResult]]:
         """The windows of one step, by worker."""
         return [[window for window in own.values() if window.step_id == step_id] for own in self._windows.values()]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSnapshot:
-    """A run at one moment, for display."""
-
-    run: Run
-    workers: tuple[WorkerView, ...]
-    elapsed_s: float | None  # since the plan began
-    ends_s: float | None
-    measures_s: float
-    ending: RunEnding | None = None
-    checked: tuple[Checked, ...] = ()  # thresholds, judged by the measurement so far
-    warnings: tuple[str, ...] = ()
-    find_max_steps: tuple[StepRecord, ...] = ()
-    polls: tuple[WarehousePoll, ...] = ()  # the newest polls of the warehouse, oldest first
 
 
 def roll_up(

@@ -16,13 +16,13 @@ from loadgen.control.tables.run_status import EVERY_WORKER, ConnectionTarget, Ru
 from loadgen.log import event
 from loadgen.model.event import KnownCommand, PlannedCommand, SetPhase, SetRunTarget, Start, Stop, encode_command
 from loadgen.model.run import Phase
+from loadgen.results.run_snapshot import WorkerView
 from loadgen.rules.plan import RunPlan
 from loadgen.scenario.settings import TimingSettings
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
 from orchestrator.leadership import Leadership
-from orchestrator.worker_health import WorkerView
 
 # Before a worker has read an event: the insertion, whose answer may be late, the update of RUN_STATUS, the worker's
 # poll, and the query of events.

@@ -18,6 +18,7 @@ from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.model.run import Phase
 from loadgen.report.summary import latency_ms
+from loadgen.results.run_snapshot import WorkerView
 from loadgen.rules.client_health import ClientHealth, ClientPart, worst
 from loadgen.rules.find_max import FindMaxSearch, SearchConfidence
 from loadgen.rules.find_max_step import (
@@ -36,7 +37,6 @@ from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
 from orchestrator.lifecycle import MetricsMissing, SearchDecision, SearchFinished, StartStep
 from orchestrator.run_result import client_effect, delivered_steps, service_mean_ms
-from orchestrator.worker_health import WorkerView
 
 WorkerWindows = Sequence[Sequence[WindowResult]]  # of each worker
 

@@ -16,6 +16,7 @@ from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RunStatus
 from loadgen.model.threshold import ThresholdMetric
 from loadgen.report.formatting import measured
+from loadgen.results.run_snapshot import WorkerHealth, WorkerView
 from loadgen.rules.client_health import ClientHealth
 from loadgen.rules.thresholds import (
     Checked,
@@ -31,7 +32,6 @@ from loadgen.scenario.model import Threshold
 from loadgen.scenario.settings import GuardrailAction, GuardrailSettings, TimingSettings
 from orchestrator.aggregation import RunAggregator
 from orchestrator.lifecycle import THRESHOLD_MISSED, RunEnding
-from orchestrator.worker_health import WorkerHealth, WorkerView
 
 WAREHOUSE_UNSEEN_MAX_S = 60.0  # without a poll the cost of a growing warehouse is not observed
 CONSECUTIVE_BREACHES = 3  # ticks in a row: a single busy second does not count

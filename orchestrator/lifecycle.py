@@ -18,12 +18,12 @@ from dataclasses import replace
 
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus, WorkerStatus
+from loadgen.results.run_snapshot import WorkerHealth, WorkerView
 from loadgen.rules.find_max_step import JudgedStep
 from loadgen.rules.plan import RunPlan
 from loadgen.scenario.model import OnWorkerLoss
 from loadgen.scenario.settings import TimingSettings
 from loadgen.values import dataclass
-from orchestrator.worker_health import WorkerHealth, WorkerView
 
 PLAN_COMPLETED = "duration"
 THRESHOLD_MISSED = "threshold"

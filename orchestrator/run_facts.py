@@ -20,6 +20,7 @@ from loadgen.metrics.stalls import stall_warnings
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RunStatus
 from loadgen.report.summary import RunFacts
+from loadgen.results.run_snapshot import WorkerHealth, WorkerView
 from loadgen.rules.client_health import judge_client
 from loadgen.rules.plan import RunPlan, plan_run
 from loadgen.rules.validity import (
@@ -56,7 +57,6 @@ from orchestrator.run_result import (
     with_login_cause,
     worker_results,
 )
-from orchestrator.worker_health import WorkerHealth, WorkerView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ from loadgen.model.event import SetPhase, Start, Stop
 from loadgen.model.run import Phase, worker_share
 from loadgen.model.threshold import Operator, ThresholdMetric
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult
+from loadgen.results.run_snapshot import WorkerView
 from loadgen.rules.client_health import ClientHealth, ClientPart
 from loadgen.rules.plan import RunPlan, planned_arrivals, planned_connection_ms
 from loadgen.rules.validity import ArrivalScope, Delivered, Key, delivered_arrivals, delivered_connections
@@ -43,7 +44,6 @@ from loadgen.scenario.model import LoadStage, Scenario, stage_name
 from loadgen.units import NS_PER_MS, counted
 from loadgen.values import dataclass
 from orchestrator.lifecycle import PLAN_COMPLETED
-from orchestrator.worker_health import WorkerView
 
 # The windows of a step open within this time in all workers, and close within it. A worker that opens its window later,
 # or closes it earlier, has not delivered its part.

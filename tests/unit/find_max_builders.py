@@ -8,12 +8,12 @@ from loadgen.control.tables.run_measurements import StepRecord
 from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import ClientResourceUse, WindowResult, merge
+from loadgen.results.run_snapshot import WorkerHealth, WorkerView
 from loadgen.scenario.model import FindMaxSettings, OnWorkerLoss
 from orchestrator.find_max_controller import FindMaxController, step_record
 from orchestrator.lifecycle import (
     SearchDecision,
 )
-from orchestrator.worker_health import WorkerHealth, WorkerView
 from tests.unit.orchestrator_builders import live, tally, view, window
 from tests.unit.worker_builders import SERVER_TIME
 

@@ -16,9 +16,8 @@ from loadgen.metrics.recorder import Outcome, WindowState
 from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
 from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.model.counts import Counts, ErrorCategory
-from loadgen.model.run import Phase, WorkerStatus
-from orchestrator.spawn.spawner import ProcessEnd
-from orchestrator.worker_health import WorkerHealth, WorkerView
+from loadgen.model.run import Phase, ProcessEnd, WorkerStatus
+from loadgen.results.run_snapshot import WorkerHealth, WorkerView
 
 MS = 1_000_000
 

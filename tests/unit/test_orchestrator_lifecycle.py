@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus, check_transition
+from loadgen.results.run_snapshot import WorkerView
 from loadgen.scenario.model import OnWorkerLoss
 from orchestrator.lifecycle import (
     OUTAGE_MAX_S,
@@ -26,7 +27,6 @@ from orchestrator.lifecycle import (
     decide,
     decide_outage,
 )
-from orchestrator.worker_health import WorkerView
 from tests.unit.lifecycle_builders import (
     CONNECTING,
     DONE,

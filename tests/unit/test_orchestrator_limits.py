@@ -20,6 +20,7 @@ from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase, RunStatus, WorkerStatus
 from loadgen.model.threshold import parse_threshold
 from loadgen.model.warehouse import WarehouseKind
+from loadgen.results.run_snapshot import WorkerHealth, WorkerView
 from loadgen.scenario.model import Load, Threshold
 from loadgen.scenario.settings import GuardrailAction, GuardrailSettings, TimingSettings
 from loadgen.snowflake.failure import Failure
@@ -28,7 +29,6 @@ from orchestrator.guardrails import CONSECUTIVE_BREACHES, WAREHOUSE_UNSEEN_MAX_S
 from orchestrator.leader import Leader
 from orchestrator.lifecycle import RunEnding
 from orchestrator.warehouse import CreditMeter, WarehousePoller
-from orchestrator.worker_health import WorkerHealth, WorkerView
 from tests.fake_clock import FakeClock
 from tests.unit.orchestrator_builders import end, live, tally, view, window
 from tests.unit.worker_builders import scenario

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from loadgen.control.tables.run_control_events import NewEvent
 from loadgen.model.event import PlannedCommand, SetPhase, SetRunTarget, Start
 from loadgen.model.run import Phase
+from loadgen.results.run_snapshot import WorkerHealth, WorkerView
 from loadgen.rules.plan import RunPlan, plan_run, planned_arrivals, planned_connection_ms
 from loadgen.scenario.model import ArrivalProcess, FindMaxSettings, Load, LoadMode, LoadStage
 from loadgen.scenario.settings import TimingSettings
 from orchestrator.event_publisher import LATENCY_MAX_S, Announcement, lead_ms, start_event, step_event
-from orchestrator.worker_health import WorkerHealth, WorkerView
 from tests.unit.orchestrator_builders import view
 
 

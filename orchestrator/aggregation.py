@@ -21,7 +21,7 @@ from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.window import ALL_STATEMENTS, MergedWindows, WindowResult, WindowRow, merge
 from loadgen.model.run import Phase
-from loadgen.results.run_snapshot import WorkerHealth, WorkerView
+from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 from loadgen.rules.client_health import ClientHealth, worst
 from loadgen.scenario.model import Threshold
 from loadgen.snowflake.session import RetryPolicy
@@ -61,7 +61,7 @@ class RunSeconds:
         self._judged_s: dict[str, float] = {}  # by worker: the length of its seconds that are closed
         self.closed = 0  # the number of the newest closed second
 
-    def note(self, workers: Sequence[WorkerView]) -> None:
+    def note(self, workers: Sequence[WorkerSnapshot]) -> None:
         """Add the seconds in heartbeats. Heartbeats have them only if a threshold is judged over a span."""
         for worker in workers if self.subjects else ():
             for second in () if worker.live is None else worker.live.seconds:
@@ -191,7 +191,7 @@ class SnapshotBackfill:
         self._session, self._run_id, self._seconds = session, run_id, seconds
         self._read_s = -BACKFILL_PERIOD_S
 
-    def fill(self, workers: Sequence[WorkerView], *, now_s: float, measured_s: float) -> None:
+    def fill(self, workers: Sequence[WorkerSnapshot], *, now_s: float, measured_s: float) -> None:
         """During the run: read the newest snapshots, at most every BACKFILL_PERIOD_S, if a worker has a gap."""
         working = [worker.worker_id for worker in workers if worker.health is not WorkerHealth.DEAD]
         since_s = self._seconds.missing_since_s(working)
@@ -200,7 +200,7 @@ class SnapshotBackfill:
             within_s = round(max(0.0, measured_s - since_s) + CLOCK_SKEW_MAX_S)
             self._seconds.add_stored(run_measurements.newest_snapshots(self._session, self._run_id, within_s))
 
-    def fill_all(self, workers: Sequence[WorkerView], retries: RetryPolicy) -> None:
+    def fill_all(self, workers: Sequence[WorkerSnapshot], retries: RetryPolicy) -> None:
         """After the run: read all snapshots. The last heartbeat has only the last seconds of the drain."""
         seconds = self._seconds
         seconds.note(workers)
@@ -233,7 +233,7 @@ class RunAggregator:
             with suppress(LoadgenError):
                 self.remember(row.worker_id, [row.result()])
 
-    def note(self, workers: Sequence[WorkerView]) -> None:
+    def note(self, workers: Sequence[WorkerSnapshot]) -> None:
         self.seconds.note(workers)
         for worker in workers:
             if worker.live is not None:
@@ -262,7 +262,7 @@ class RunAggregator:
 
 
 def roll_up(
-    workers: Sequence[WorkerView],
+    workers: Sequence[WorkerSnapshot],
     *,
     targets: Mapping[str, ConnectionTarget],
     next_sequence_id: int,

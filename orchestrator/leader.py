@@ -25,7 +25,7 @@ from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.model.event import Stop
 from loadgen.model.run import Phase, ProcessEnd, RunStatus
-from loadgen.results.run_snapshot import RunSnapshot, WorkerHealth, WorkerView
+from loadgen.results.run_snapshot import RunSnapshot, WorkerHealth, WorkerSnapshot
 from loadgen.rules.plan import RunPlan, plan_run
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.connect import LOGIN_ERRORS
@@ -113,7 +113,7 @@ class Leader:
         self._missed_ticks = 0  # since then
         self._state = LifecycleState(since_s=0.0, status=RunStatus.PREPARED)
         self.stopped_s: float | None = None  # when the end was decided, in seconds of the plan; None: not known
-        self.workers: tuple[WorkerView, ...] = ()
+        self.workers: tuple[WorkerSnapshot, ...] = ()
         self.progress = RunAggregator(scenario.thresholds, scenario.judged_stages)
         self.stored_seconds = SnapshotBackfill(self.session, run_id, self.progress.seconds)
         open_loop = scenario.load.is_open_loop

@@ -33,7 +33,7 @@ from loadgen.control.tables.test_results import ResultRow, dropped_rows
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
 from loadgen.model.run import WorkerStatus
-from loadgen.results.run_snapshot import WorkerHealth, WorkerView
+from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 from loadgen.rules.plan import RunPlan
 from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
 from loadgen.snowflake import driver
@@ -310,7 +310,7 @@ _DROPPED = {
 }
 
 
-def dropped_warnings(rows: Sequence[ResultRow], workers: Sequence[WorkerView]) -> list[str]:
+def dropped_warnings(rows: Sequence[ResultRow], workers: Sequence[WorkerSnapshot]) -> list[str]:
     """Rows that workers neither stored nor spooled: a sentence for each worker and kind; and workers that may not have
     reported the rows that they could not store."""
     unheard = [

@@ -18,7 +18,7 @@ from loadgen.errors import RunFailed
 from loadgen.model.run import RunStatus
 from loadgen.report.records import WorkerSecond
 from loadgen.results.run_record import worker_seconds
-from loadgen.results.run_snapshot import RunSnapshot, WorkerView
+from loadgen.results.run_snapshot import RunSnapshot, WorkerSnapshot
 from loadgen.results.stored_summary import read_summary
 from loadgen.rules.plan import plan_run
 from loadgen.rules.thresholds import Checked
@@ -177,7 +177,7 @@ class _SnapshotReader:
             logs=tuple(self._logs.values()),
         )
 
-    def _checked(self, run: Run, workers: tuple[WorkerView, ...], elapsed_s: float | None) -> tuple[Checked, ...]:
+    def _checked(self, run: Run, workers: tuple[WorkerSnapshot, ...], elapsed_s: float | None) -> tuple[Checked, ...]:
         """Thresholds, judged by the measurement so far; those over a span only by the seconds read here."""
         if not run.phase.is_measured:
             return ()

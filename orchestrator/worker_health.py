@@ -8,7 +8,7 @@ from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.errors import LoadgenError
 from loadgen.metrics.live_metrics import LiveMetrics, read_live
 from loadgen.model.run import Phase, ProcessEnd, WorkerStatus
-from loadgen.results.run_snapshot import WorkerHealth, WorkerView
+from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 
 
 def worker_health(
@@ -110,7 +110,7 @@ def assess_workers(
     dead_s: float,
     with_result: Collection[str] = (),
     reader: LiveMetricsReader | None = None,
-) -> tuple[WorkerView, ...]:
+) -> tuple[WorkerSnapshot, ...]:
     """Every expected worker, in the order of their numbers. `with_result`: those whose complete result is stored.
     `reader` keeps what earlier calls have parsed."""
     reader = reader or LiveMetricsReader()
@@ -129,7 +129,7 @@ def assess_workers(
             dead_s=dead_s,
         )
         views.append(
-            WorkerView(
+            WorkerSnapshot(
                 worker_id=worker_id,
                 health=health,
                 row=row,

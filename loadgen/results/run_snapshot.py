@@ -51,7 +51,7 @@ _UNWELL = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerView:
+class WorkerSnapshot:
     """A worker as observed at one moment."""
 
     worker_id: str
@@ -135,7 +135,7 @@ class RunSnapshot:
     seen_s: float
     moment: datetime
     run: Run
-    workers: tuple[WorkerView, ...] = ()
+    workers: tuple[WorkerSnapshot, ...] = ()
     elapsed_s: float | None = None  # since the plan began
     measures_s: float = 0.0  # planned beginning of the measurement
     ends_s: float | None = None  # planned end; None: unknown (a search for the maximum)

@@ -19,7 +19,7 @@ from loadgen.metrics.tally import ErrorKey, by_kind
 from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.run import Phase, RunStatus
 from loadgen.report.experiment import ExperimentStatus
-from loadgen.results.run_snapshot import RunSnapshot, WorkerDisplayState, WorkerView
+from loadgen.results.run_snapshot import RunSnapshot, WorkerDisplayState, WorkerSnapshot
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.tui.draw import REASON_MAX, one_line
@@ -427,7 +427,7 @@ def _stage(snapshot: RunSnapshot) -> tuple[RunStatus, Phase, bool]:
     return snapshot.run.status, snapshot.run.phase, _is_stopping(snapshot)
 
 
-def _cell(worker: WorkerView, seen_s: float) -> WorkerLine:
+def _cell(worker: WorkerSnapshot, seen_s: float) -> WorkerLine:
     beat = None if worker.row is None else worker.row.beat
     return WorkerLine(
         worker_id=worker.worker_id,

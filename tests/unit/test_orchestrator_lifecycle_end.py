@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.model.run import RUN_TRANSITIONS, Phase, ProcessEnd, RunStatus, WorkerStatus, check_transition
-from loadgen.results.run_snapshot import WorkerHealth, WorkerView
+from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 from loadgen.rules.plan import plan_run
 from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, OnWorkerLoss
 from loadgen.scenario.settings import TimingSettings
@@ -131,7 +131,9 @@ def happen(world: World, what: str) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(HAPPENINGS, st.booleans())
-def test_every_run_comes_to_an_end(happenings: list[tuple[WorkerView, int, int | None, str, int]], ends: bool) -> None:
+def test_every_run_comes_to_an_end(
+    happenings: list[tuple[WorkerSnapshot, int, int | None, str, int]], ends: bool
+) -> None:
     """In every order of earlier events: when workers have ended, or their time is over."""
     world = World(3)
     for worker, number, fails_at, what, quiet_s in happenings:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.model.run import Phase, ProcessEnd, WorkerStatus
-from loadgen.results.run_snapshot import WorkerDisplayState, WorkerHealth, WorkerView
+from loadgen.results.run_snapshot import WorkerDisplayState, WorkerHealth, WorkerSnapshot
 from orchestrator.worker_health import LiveMetricsReader, LivenessTracker, ReplacementTracker, assess_workers
 from tests.unit.orchestrator_builders import end, live_text, row, view, window
 
@@ -20,7 +20,7 @@ S = WorkerStatus
 
 def views_of(
     *rows: HeartbeatRow, ends: tuple[ProcessEnd, ...] = (), silent_s: dict[str, float] | None = None, expected: int = 1
-) -> tuple[WorkerView, ...]:
+) -> tuple[WorkerSnapshot, ...]:
     names = [f"worker-{number}" for number in range(expected)]
     return assess_workers(names, rows, ends, silent_s or {}, stale_s=STALE_S, dead_s=DEAD_S)
 
@@ -217,7 +217,7 @@ def test_all_expected_workers_are_listed_in_order_and_unknown_ones_are_not() -> 
         (view(WorkerHealth.ALIVE, S.STARTING, last_error="login refused"), "worker-0 is STARTING: login refused"),
     ],
 )
-def test_the_outcome_of_a_worker(worker: WorkerView, sentence: str) -> None:
+def test_the_outcome_of_a_worker(worker: WorkerSnapshot, sentence: str) -> None:
     assert worker.why == sentence
 
 

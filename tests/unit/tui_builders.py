@@ -18,7 +18,7 @@ from loadgen.metrics.window import WindowResult
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
-from loadgen.results.run_snapshot import RunSnapshot, WorkerDisplayState, WorkerHealth, WorkerView
+from loadgen.results.run_snapshot import RunSnapshot, WorkerDisplayState, WorkerHealth, WorkerSnapshot
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Load, Scenario
 from loadgen.tui.history import HistorySecond, PeakThroughput, RecentFigures, StatementSecond
@@ -284,9 +284,9 @@ def worker(
     measured: MeasuredCounts | None = None,
     seconds: tuple[LiveSecond, ...] = (),
     **said: Any,
-) -> WorkerView:
+) -> WorkerSnapshot:
     worker_id = f"worker-{number}"
-    return WorkerView(
+    return WorkerSnapshot(
         worker_id=worker_id,
         health=health,
         row=replace(row(worker_id, **said), age_ms=500),
@@ -317,7 +317,7 @@ def second(
     )
 
 
-def snapshot(seen_s: float, *workers: WorkerView, **more: Any) -> RunSnapshot:
+def snapshot(seen_s: float, *workers: WorkerSnapshot, **more: Any) -> RunSnapshot:
     fields: dict[str, Any] = {"run": run_row(), "moment": MOMENT + timedelta(seconds=seen_s)}
     return RunSnapshot(seen_s=seen_s, workers=workers, **(fields | more))
 

@@ -13,22 +13,20 @@ from dataclasses import replace
 
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_measurements
-from loadgen.control.tables.run_measurements import MetricsSnapshot, StepRecord, WarehousePoll
-from loadgen.control.tables.run_status import ConnectionTarget, Run, RunRollup
+from loadgen.control.tables.run_measurements import MetricsSnapshot
+from loadgen.control.tables.run_status import ConnectionTarget, RunRollup
 from loadgen.errors import LoadgenError
 from loadgen.metrics.interval import ThresholdSecond, stored_judged, threshold_subjects
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.window import ALL_STATEMENTS, MergedWindows, WindowResult, WindowRow, merge
 from loadgen.model.run import Phase
+from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 from loadgen.rules.client_health import ClientHealth, worst
-from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Threshold
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
-from orchestrator.lifecycle import RunEnding
 from orchestrator.run_result import MeasuredWindows, client_parts
-from orchestrator.worker_health import WorkerHealth, WorkerView
 
 BACKFILL_PERIOD_S = 5.0  # snapshots are stored every few seconds
 CLOCK_SKEW_MAX_S = 60.0  # by which the clocks of workers and server may differ
@@ -65,7 +63,7 @@ class RunSeconds:
         self._judged_until_s: dict[str, float] = {}  # by worker: the end of its newest second that is closed
         self.closed = 0  # the number of the newest closed second
 
-    def note(self, workers: Sequence[WorkerView]) -> None:
+    def note(self, workers: Sequence[WorkerSnapshot]) -> None:
         """Add the seconds in heartbeats. Heartbeats have them only if a threshold is judged over a span."""
         for worker in workers if self.subjects else ():
             for second in () if worker.live is None else worker.live.seconds:
@@ -213,7 +211,7 @@ class SnapshotBackfill:
         self._session, self._run_id, self._seconds = session, run_id, seconds
         self._read_s = -BACKFILL_PERIOD_S
 
-    def fill(self, workers: Sequence[WorkerView], *, now_s: float, measured_s: float) -> None:
+    def fill(self, workers: Sequence[WorkerSnapshot], *, now_s: float, measured_s: float) -> None:
         """During the run: read the newest snapshots, at most every BACKFILL_PERIOD_S, if a worker has a gap."""
         working = [worker.worker_id for worker in workers if worker.health is not WorkerHealth.DEAD]
         since_s = self._seconds.missing_since_s(working)
@@ -222,7 +220,7 @@ class SnapshotBackfill:
             within_s = round(max(0.0, measured_s - since_s) + CLOCK_SKEW_MAX_S)
             self._seconds.add_stored(run_measurements.newest_snapshots(self._session, self._run_id, within_s))
 
-    def fill_all(self, workers: Sequence[WorkerView], retries: RetryPolicy) -> None:
+    def fill_all(self, workers: Sequence[WorkerSnapshot], retries: RetryPolicy) -> None:
         """After the run: read all snapshots. The last heartbeat has only the last seconds of the drain."""
         seconds = self._seconds
         seconds.note(workers)
@@ -255,7 +253,7 @@ class RunAggregator:
             with suppress(LoadgenError):
                 self.remember(row.worker_id, [row.result()])
 
-    def note(self, workers: Sequence[WorkerView]) -> None:
+    def note(self, workers: Sequence[WorkerSnapshot]) -> None:
         self.seconds.note(workers)
         for worker in workers:
             if worker.live is not None:
@@ -283,24 +281,8 @@ class RunAggregator:
         return [[window for window in own.values() if window.step_id == step_id] for own in self._windows.values()]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSnapshot:
-    """A run at one moment, for display."""
-
-    run: Run
-    workers: tuple[WorkerView, ...]
-    elapsed_s: float | None  # since the plan began
-    ends_s: float | None
-    measures_s: float
-    ending: RunEnding | None = None
-    checked: tuple[Checked, ...] = ()  # thresholds, judged by the measurement so far
-    warnings: tuple[str, ...] = ()
-    find_max_steps: tuple[StepRecord, ...] = ()
-    polls: tuple[WarehousePoll, ...] = ()  # the newest polls of the warehouse, oldest first
-
-
 def roll_up(
-    workers: Sequence[WorkerView],
+    workers: Sequence[WorkerSnapshot],
     *,
     targets: Mapping[str, ConnectionTarget],
     next_sequence_id: int,

@@ -16,13 +16,13 @@ from loadgen.control.tables.run_status import EVERY_WORKER, ConnectionTarget, Ru
 from loadgen.log import event
 from loadgen.model.event import KnownCommand, PlannedCommand, SetPhase, SetRunTarget, Start, Stop, encode_command
 from loadgen.model.run import Phase
+from loadgen.results.run_snapshot import WorkerSnapshot
 from loadgen.rules.plan import RunPlan
 from loadgen.scenario.settings import TimingSettings
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
 from orchestrator.leadership import Leadership
-from orchestrator.worker_health import WorkerView
 
 # Before a worker has read an event: the insertion, whose answer may be late, the update of RUN_STATUS, the worker's
 # poll, and the query of events.
@@ -84,13 +84,13 @@ class Announcement:
     overdue_s: float  # on the monotonic clock of this process
     named: set[str] = field(default_factory=set)  # workers that were reported
 
-    def late(self, workers: Sequence[WorkerView], now_s: float) -> list[str]:
+    def late(self, workers: Sequence[WorkerSnapshot], now_s: float) -> list[str]:
         """A sentence for each worker that has not acknowledged in time. Each worker is reported once."""
         new = [one.worker_id for one in workers if self._is_late(one, now_s) and one.worker_id not in self.named]
         self.named.update(new)
         return [f"{worker_id} did not acknowledge {self.what} within {self.within_s:.1f} s" for worker_id in new]
 
-    def _is_late(self, worker: WorkerView, now_s: float) -> bool:
+    def _is_late(self, worker: WorkerSnapshot, now_s: float) -> bool:
         """Judged only by a heartbeat after the time limit: worker_health decides about silent workers."""
         if worker.row is None or worker.is_over:
             return False
@@ -205,7 +205,7 @@ class EventPublisher:
         moment, read_s = self._server_clock
         return moment + timedelta(seconds=self._now_s() - read_s)
 
-    def late_acknowledgements(self, workers: Sequence[WorkerView]) -> list[str]:
+    def late_acknowledgements(self, workers: Sequence[WorkerSnapshot]) -> list[str]:
         """A sentence for each worker that has not acknowledged the newest announcement in time, once."""
         return [] if self._announced is None else self._announced.late(workers, self._now_s())
 

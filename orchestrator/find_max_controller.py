@@ -18,6 +18,7 @@ from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.model.run import Phase
 from loadgen.report.summary import latency_ms
+from loadgen.results.run_snapshot import WorkerSnapshot
 from loadgen.rules.client_health import ClientHealth, ClientPart, worst
 from loadgen.rules.find_max import FindMaxSearch, SearchConfidence
 from loadgen.rules.find_max_step import (
@@ -36,7 +37,6 @@ from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
 from orchestrator.lifecycle import MetricsMissing, SearchDecision, SearchFinished, StartStep
 from orchestrator.run_result import client_effect, delivered_steps, service_mean_ms
-from orchestrator.worker_health import WorkerView
 
 WorkerWindows = Sequence[Sequence[WindowResult]]  # of each worker
 
@@ -223,7 +223,7 @@ class FindMaxController:
             self.search = replace(self.search, stopped=why)
 
     def observe(
-        self, workers: Sequence[WorkerView], now_s: float, *, queue_seen: bool
+        self, workers: Sequence[WorkerSnapshot], now_s: float, *, queue_seen: bool
     ) -> tuple[tuple[JudgedStep, MergedWindows] | None, SearchDecision | None]:
         """The step that was just judged, if any, with its measurement; and the next decision, if any."""
         lost = [worker.why for worker in workers if worker.is_over]
@@ -251,7 +251,7 @@ class FindMaxController:
         reason = self.search.answer().reason
         return (step, merged), SearchFinished(reason) if self.search.target is None else self._next(now_s)
 
-    def is_open(self, workers: Sequence[WorkerView]) -> bool:
+    def is_open(self, workers: Sequence[WorkerSnapshot]) -> bool:
         """Whether every worker has opened the window of the current step."""
         return all(self._windows(worker) for worker in workers)
 
@@ -330,13 +330,13 @@ class FindMaxController:
         self._announced, self._seconds, self._grew_s = self.number, -1.0, now_s
         return StartStep(number=self.number, target=self.search.target)
 
-    def _windows(self, worker: WorkerView) -> list[WindowResult]:
+    def _windows(self, worker: WorkerSnapshot) -> list[WindowResult]:
         """The windows of a worker in the current step."""
         live = worker.live.windows if worker.live is not None else ()
         return [window for window in live if window.phase is Phase.MEASUREMENT and window.step_id == self.number]
 
     def _missing(
-        self, workers: Sequence[WorkerView], windows: WorkerWindows, now_s: float
+        self, workers: Sequence[WorkerSnapshot], windows: WorkerWindows, now_s: float
     ) -> str | MetricsMissing | None:
         """Why the step makes no progress: the workers whose load was not delivered, or MetricsMissing. None: wait until
         a silent worker counts as lost, because the run may continue without it."""

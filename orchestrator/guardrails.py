@@ -16,6 +16,7 @@ from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RunStatus
 from loadgen.model.threshold import ThresholdMetric
 from loadgen.report.formatting import measured
+from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 from loadgen.rules.client_health import ClientHealth
 from loadgen.rules.thresholds import (
     Checked,
@@ -31,7 +32,6 @@ from loadgen.scenario.model import Threshold
 from loadgen.scenario.settings import GuardrailAction, GuardrailSettings, TimingSettings
 from orchestrator.aggregation import RunAggregator
 from orchestrator.lifecycle import THRESHOLD_MISSED, RunEnding
-from orchestrator.worker_health import WorkerHealth, WorkerView
 
 WAREHOUSE_UNSEEN_MAX_S = 60.0  # without a poll the cost of a growing warehouse is not observed
 CONSECUTIVE_BREACHES = 3  # ticks in a row: a single busy second does not count
@@ -67,7 +67,7 @@ class LimitMonitor:
         self._breaches = self._busy = 0
         self.warnings: list[str] = []
 
-    def check(self, workers: Sequence[WorkerView], measured_s: float) -> RunEnding | None:
+    def check(self, workers: Sequence[WorkerSnapshot], measured_s: float) -> RunEnding | None:
         """The ending that the first violated limit demands; None: no limit is violated. `measured_s`: since the
         measurement began."""
         return self._judge(workers, measured_s) or self._guard(workers)
@@ -106,7 +106,7 @@ class LimitMonitor:
 
     # --- thresholds --------------------------------------------------------------------------------------------------
 
-    def _judge(self, workers: Sequence[WorkerView], measured_s: float) -> RunEnding | None:
+    def _judge(self, workers: Sequence[WorkerSnapshot], measured_s: float) -> RunEnding | None:
         working = [worker.worker_id for worker in workers if worker.health is not WorkerHealth.DEAD]
         if not self._is_measured(working):
             return None
@@ -192,7 +192,7 @@ class LimitMonitor:
 
     # --- guardrails --------------------------------------------------------------------------------------------------
 
-    def _guard(self, workers: Sequence[WorkerView]) -> RunEnding | None:
+    def _guard(self, workers: Sequence[WorkerSnapshot]) -> RunEnding | None:
         workers = [worker for worker in workers if not worker.is_over]  # the last heartbeat of an ended worker is stale
         self._warn_busy(workers)
         over = [text for worker in workers if (text := self._over(worker)) is not None]
@@ -210,7 +210,7 @@ class LimitMonitor:
             status=RunStatus.FAILED, reason=reason, stop="guardrail", drain_s=self._timing.drain_interrupt_s
         )
 
-    def _over(self, worker: WorkerView) -> str | None:
+    def _over(self, worker: WorkerSnapshot) -> str | None:
         beat, limits = None if worker.row is None else worker.row.beat, self._guardrails
         if beat is None:
             return None
@@ -220,7 +220,7 @@ class LimitMonitor:
             return f"{worker.worker_id} uses more than {limits.max_cpu_percent:g} % of its core"
         return None
 
-    def _warn_busy(self, workers: Sequence[WorkerView]) -> None:
+    def _warn_busy(self, workers: Sequence[WorkerSnapshot]) -> None:
         busy = [
             f"{worker.worker_id} {warning}: {health.advice}"
             for worker in workers

@@ -28,6 +28,7 @@ from loadgen.prepare.session import PrepareSession, opener, server_version, targ
 from loadgen.report.records import RunRecord
 from loadgen.report.summary import with_unstored
 from loadgen.results.run_record import read_record
+from loadgen.results.run_snapshot import RunSnapshot
 from loadgen.scenario.frozen import secrets_in, thaw
 from loadgen.scenario.model import EMBEDDED, Scenario
 from loadgen.scenario.settings import EmbeddedSettings, SpawnerKind
@@ -35,7 +36,6 @@ from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
-from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import leaderless_run_on, recover_orphans
 from orchestrator.run_environment import TargetInfo
 from orchestrator.run_folder import (
@@ -101,7 +101,7 @@ class JobStatus:
     doing: str
     run_id: str | None = None
     progress: PreparationProgress | None = None
-    tick: RunSnapshot | None = None
+    snapshot: RunSnapshot | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -224,7 +224,8 @@ class RunJob:
         self.output = output
         self.now = JobStatus(doing="starting workers", run_id=run_id)
         with logged_to(self.output / LOG_FILE):
-            return self._reported(place, service.start_run(run_id, lambda tick: self._show_snapshot(run_id, tick)))
+            finished = service.start_run(run_id, lambda snapshot: self._show_snapshot(run_id, snapshot))
+            return self._reported(place, finished)
 
     def _target_session(self) -> PrepareSession:
         return PrepareSession(
@@ -337,8 +338,8 @@ class RunJob:
     def _tell(self, progress: PreparationProgress) -> None:
         self.now = JobStatus(doing="preparing tables", progress=progress)
 
-    def _show_snapshot(self, run_id: str, tick: RunSnapshot) -> None:
-        self.now = JobStatus(doing=tick.run.status.value, run_id=run_id, tick=tick)
+    def _show_snapshot(self, run_id: str, snapshot: RunSnapshot) -> None:
+        self.now = JobStatus(doing=snapshot.run.status.value, run_id=run_id, snapshot=snapshot)
 
 
 def _uses(warehouse: TargetWarehouse, scenario: Scenario) -> bool:
@@ -382,7 +383,7 @@ class TakeoverJob(RunJob):
             self.output = self.runs_folder / self.run_id
             make_run_folder(self.output)
             with logged_to(self.output / LOG_FILE):
-                finished = service.take_over(self.run_id, lambda tick: self._show_snapshot(self.run_id, tick))
+                finished = service.take_over(self.run_id, lambda snapshot: self._show_snapshot(self.run_id, snapshot))
                 return self._reported(self.place, finished)
 
     def _spawner(self, place: ControlPlaneLocation, run_id: str) -> Spawner:

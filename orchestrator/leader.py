@@ -24,13 +24,14 @@ from loadgen.control.tables.run_status import Fenced, Run, RunRollup, StatusChan
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.model.event import Stop
-from loadgen.model.run import Phase, RunStatus
+from loadgen.model.run import Phase, ProcessEnd, RunStatus
+from loadgen.results.run_snapshot import RunSnapshot, WorkerHealth, WorkerSnapshot
 from loadgen.rules.plan import RunPlan, plan_run
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.connect import LOGIN_ERRORS
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
-from orchestrator.aggregation import RunAggregator, RunSnapshot, SnapshotBackfill, roll_up
+from orchestrator.aggregation import RunAggregator, SnapshotBackfill, roll_up
 from orchestrator.event_publisher import EventPublisher
 from orchestrator.find_max_controller import find_max_controller, step_record
 from orchestrator.guardrails import LimitMonitor
@@ -58,16 +59,9 @@ from orchestrator.lifecycle import (
     decide_outage,
 )
 from orchestrator.run_result import planned_until_s
-from orchestrator.spawn.spawner import ProcessEnd, Spawner
+from orchestrator.spawn.spawner import Spawner
 from orchestrator.warehouse import WarehousePoller
-from orchestrator.worker_health import (
-    LiveMetricsReader,
-    LivenessTracker,
-    ReplacementTracker,
-    WorkerHealth,
-    WorkerView,
-    assess_workers,
-)
+from orchestrator.worker_health import LiveMetricsReader, LivenessTracker, ReplacementTracker, assess_workers
 
 Result = TypeVar("Result")
 _ENDING = (RunStatus.STOPPING, RunStatus.CANCELLING)
@@ -119,7 +113,7 @@ class Leader:
         self._missed_ticks = 0  # since then
         self._state = LifecycleState(since_s=0.0, status=RunStatus.PREPARED)
         self.stopped_s: float | None = None  # when the end was decided, in seconds of the plan; None: not known
-        self.workers: tuple[WorkerView, ...] = ()
+        self.workers: tuple[WorkerSnapshot, ...] = ()
         self.progress = RunAggregator(scenario.thresholds, scenario.judged_stages)
         self.stored_seconds = SnapshotBackfill(self.session, run_id, self.progress.seconds)
         open_loop = scenario.load.is_open_loop
@@ -256,18 +250,21 @@ class Leader:
         return None
 
     def _show(self, run: Run) -> None:
-        plan, poller = self._policy.plan, self.warehouse_poller
+        plan, poller, ending = self._policy.plan, self.warehouse_poller, self._state.ending
+        now_s, zero_s = self._now_s(), self._publisher.zero_s
         self._on_snapshot(
             RunSnapshot(
+                seen_s=now_s,
+                moment=self._clock.utc_now(),
                 run=run,
                 workers=self.workers,
-                elapsed_s=None if self._publisher.zero_s is None else self._now_s() - self._publisher.zero_s,
+                elapsed_s=None if zero_s is None else now_s - zero_s,
                 ends_s=plan.ends_s,
                 measures_s=plan.measures_s,
-                ending=self._state.ending,
+                ending=None if ending is None else ending.reason,
                 checked=self.limits.current() if run.phase.is_measured else (),
                 warnings=tuple(self.limits.warnings),
-                find_max_steps=tuple(self._steps),
+                steps=tuple(self._steps),
                 polls=() if poller is None else poller.polls,
             )
         )

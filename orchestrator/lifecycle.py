@@ -18,12 +18,12 @@ from dataclasses import replace
 
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus, WorkerStatus
+from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 from loadgen.rules.find_max_step import JudgedStep
 from loadgen.rules.plan import RunPlan
 from loadgen.scenario.model import OnWorkerLoss
 from loadgen.scenario.settings import TimingSettings
 from loadgen.values import dataclass
-from orchestrator.worker_health import WorkerHealth, WorkerView
 
 PLAN_COMPLETED = "duration"
 THRESHOLD_MISSED = "threshold"
@@ -107,7 +107,7 @@ class RunObservation:
     stored_status: RunStatus | None = None  # differs from `status` once a user requests the end: that is CANCELLING
     phase: Phase
     reason: str | None
-    workers: tuple[WorkerView, ...]
+    workers: tuple[WorkerSnapshot, ...]
     zero_s: float | None = None  # when the plan begins; None: START was not published
     closes_s: float | None = None  # when workers close the last window of a search; None: not published
     interrupts: int = 0  # number of requests to this process to end the run

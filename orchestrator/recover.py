@@ -33,6 +33,7 @@ from loadgen.errors import Busy, LoadgenError
 from loadgen.log import event
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.summary import summarize
+from loadgen.results.run_snapshot import WorkerSnapshot
 from loadgen.results.stored_summary import read_result
 from loadgen.rules.validity import RunVerdict
 from loadgen.scenario.model import Scenario
@@ -58,7 +59,7 @@ from orchestrator.run_environment import recovered_foreign_load
 from orchestrator.run_facts import Circumstances, judge_run, read_ended_run
 from orchestrator.run_result import run_result_row
 from orchestrator.spawn.containers import remove_job, runs_containers
-from orchestrator.worker_health import WorkerView, assess_workers
+from orchestrator.worker_health import assess_workers
 
 log = logging.getLogger(__name__)
 
@@ -277,7 +278,7 @@ def _make_result(
     return run_result_row(run, facts, summary), summary
 
 
-def workers_at_last_heartbeat(run: Run, beats: Sequence[HeartbeatRow]) -> tuple[WorkerView, ...]:
+def workers_at_last_heartbeat(run: Run, beats: Sequence[HeartbeatRow]) -> tuple[WorkerSnapshot, ...]:
     """All expected workers by their last heartbeats. Workers without a COMPLETED heartbeat count as lost."""
     ids = tuple(f"worker-{number}" for number in range(run.workers_expected))
     silent_s = {row.identity.worker_id: max(1, row.age_ms) / 1000 for row in beats}

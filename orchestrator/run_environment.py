@@ -33,6 +33,7 @@ from loadgen.control.tables.test_results import ResultRow, dropped_rows
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
 from loadgen.model.run import WorkerStatus
+from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 from loadgen.rules.plan import RunPlan
 from loadgen.scenario.model import EMBEDDED, LoadMode, Scenario
 from loadgen.snowflake import driver
@@ -42,7 +43,6 @@ from loadgen.units import MS_PER_S, NS_PER_MS
 from loadgen.values import dataclass
 from orchestrator.query_history import HistorySlice, QueryHistory, WarehouseUse, history_profile
 from orchestrator.run_result import MeasuredWindows
-from orchestrator.worker_health import WorkerHealth, WorkerView
 
 log = logging.getLogger(__name__)
 
@@ -310,7 +310,7 @@ _DROPPED = {
 }
 
 
-def dropped_warnings(rows: Sequence[ResultRow], workers: Sequence[WorkerView]) -> list[str]:
+def dropped_warnings(rows: Sequence[ResultRow], workers: Sequence[WorkerSnapshot]) -> list[str]:
     """Rows that workers neither stored nor spooled: a sentence for each worker and kind; and workers that may not have
     reported the rows that they could not store."""
     unheard = [

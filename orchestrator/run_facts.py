@@ -20,6 +20,7 @@ from loadgen.metrics.stalls import stall_warnings
 from loadgen.metrics.window import MergedWindows
 from loadgen.model.run import RunStatus
 from loadgen.report.summary import RunFacts
+from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 from loadgen.rules.client_health import judge_client
 from loadgen.rules.plan import RunPlan, plan_run
 from loadgen.rules.validity import (
@@ -56,7 +57,6 @@ from orchestrator.run_result import (
     with_login_cause,
     worker_results,
 )
-from orchestrator.worker_health import WorkerHealth, WorkerView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class EndedRun:
 
     run: Run
     scenario: Scenario
-    workers: tuple[WorkerView, ...]
+    workers: tuple[WorkerSnapshot, ...]
     gathered: MeasuredWindows
     results: tuple[ResultRow, ...]  # of its workers
     events: tuple[PastEvent, ...]
@@ -81,7 +81,7 @@ class EndedRun:
 
 
 def read_ended_run(
-    session: ControlSession, retries: RetryPolicy, run: Run, scenario: Scenario, workers: tuple[WorkerView, ...]
+    session: ControlSession, retries: RetryPolicy, run: Run, scenario: Scenario, workers: tuple[WorkerSnapshot, ...]
 ) -> EndedRun:
     stored = retries.call(lambda: run_measurements.read_windows(session, run.run_id))
     results = retries.call(lambda: test_results.read(session, run.run_id))
@@ -201,5 +201,5 @@ def _load_warnings(delivered: Delivered, merged: MergedWindows, *, replay: bool)
     return [*known, *surplus_warnings(merged, replay=replay)]
 
 
-def _unstored_warnings(workers: Sequence[WorkerView]) -> list[str]:
+def _unstored_warnings(workers: Sequence[WorkerSnapshot]) -> list[str]:
     return [f"{one.worker_id} could not store all rows: {one.last_error}" for one in workers if one.unstored_rows]

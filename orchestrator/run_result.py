@@ -36,6 +36,7 @@ from loadgen.model.event import SetPhase, Start, Stop
 from loadgen.model.run import Phase, worker_share
 from loadgen.model.threshold import Operator, ThresholdMetric
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult
+from loadgen.results.run_snapshot import WorkerSnapshot
 from loadgen.rules.client_health import ClientHealth, ClientPart
 from loadgen.rules.plan import RunPlan, planned_arrivals, planned_connection_ms
 from loadgen.rules.validity import ArrivalScope, Delivered, Key, delivered_arrivals, delivered_connections
@@ -43,7 +44,6 @@ from loadgen.scenario.model import LoadStage, Scenario, stage_name
 from loadgen.units import NS_PER_MS, counted
 from loadgen.values import dataclass
 from orchestrator.lifecycle import PLAN_COMPLETED
-from orchestrator.worker_health import WorkerView
 
 # The windows of a step open within this time in all workers, and close within it. A worker that opens its window later,
 # or closes it earlier, has not delivered its part.
@@ -89,7 +89,7 @@ class MeasuredWindows:
         return [[window for window in windows if window.step_id == step_id] for windows in self.windows.values()]
 
 
-def gather_windows(workers: Sequence[WorkerView], stored: Sequence[WindowRow]) -> MeasuredWindows:
+def gather_windows(workers: Sequence[WorkerSnapshot], stored: Sequence[WindowRow]) -> MeasuredWindows:
     """The measured windows of every worker. Missing or inconsistent windows are listed as gaps."""
     gaps = [str(error) for error in stored.unreadable] if isinstance(stored, ParsedRows) else []
     reported = {worker.worker_id: () if worker.live is None else worker.live.windows for worker in workers}
@@ -111,7 +111,7 @@ def gather_windows(workers: Sequence[WorkerView], stored: Sequence[WindowRow]) -
     return MeasuredWindows(windows=windows, gaps=tuple(gaps), warmups=warmups)
 
 
-def worker_results(workers: Sequence[WorkerView], gathered: MeasuredWindows) -> tuple[WorkerResult, ...]:
+def worker_results(workers: Sequence[WorkerSnapshot], gathered: MeasuredWindows) -> tuple[WorkerResult, ...]:
     """The share of each worker in the result, and its CPU use and wake-up delay."""
     span_s, results = gathered.merged.seconds, []
     for worker in workers:
@@ -271,7 +271,7 @@ def _length_ms(windows: Sequence[WindowResult]) -> int:
     return round(1_000 * math.fsum(one.seconds for one in windows))
 
 
-def login_counts(workers: Sequence[WorkerView], rows: Sequence[ResultRow]) -> dict[str, LoginCounts]:
+def login_counts(workers: Sequence[WorkerSnapshot], rows: Sequence[ResultRow]) -> dict[str, LoginCounts]:
     """The logins of every worker: from its result, else from its last heartbeat."""
     found = {worker.worker_id: worker.live.logins for worker in workers if worker.live is not None}
     for row in rows:
@@ -313,7 +313,7 @@ def _newest(failures: list[tuple[ConnectionFailure, str]], start: datetime | Non
 
 
 def missing_load_causes(
-    connections: Mapping[str, Any], workers: Sequence[WorkerView], gathered: MeasuredWindows, plan: RunPlan
+    connections: Mapping[str, Any], workers: Sequence[WorkerSnapshot], gathered: MeasuredWindows, plan: RunPlan
 ) -> str:
     """Known causes of missing load, in a few words."""
     return "; ".join((*_departures(workers, gathered, plan), *_refusals(connections)))
@@ -329,7 +329,7 @@ def with_login_cause(delivered: Delivered, connections: Mapping[str, Any]) -> De
     return replace(delivered, login_cause=f"{why}: raise it, or find out why logins are slow") if why else delivered
 
 
-def _departures(workers: Sequence[WorkerView], gathered: MeasuredWindows, plan: RunPlan) -> Iterator[str]:
+def _departures(workers: Sequence[WorkerSnapshot], gathered: MeasuredWindows, plan: RunPlan) -> Iterator[str]:
     """Workers that a signal ended before the end of the run, and when."""
     planned_s = gathered.merged.seconds if plan.ends_s is None else plan.ends_s - plan.measures_s
     for worker in workers:

@@ -21,6 +21,7 @@ from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
 from loadgen.report.summary import RunFacts, enrichment_document, summarize
+from loadgen.results.run_snapshot import RunSnapshot, WorkerHealth
 from loadgen.results.stored_summary import read_result
 from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.model import EMBEDDED, Scenario
@@ -28,7 +29,6 @@ from loadgen.snowflake.connect import LOGIN_ERRORS
 from loadgen.snowflake.session import RetryPolicy, is_retryable
 from loadgen.values import dataclass
 from loadgen.workload.pools import Pool
-from orchestrator.aggregation import RunSnapshot
 from orchestrator.enrich import enrich_run
 from orchestrator.leader import Leader
 from orchestrator.leadership import StopRequest, request_stop
@@ -39,7 +39,6 @@ from orchestrator.run_folder import new_run_id
 from orchestrator.run_result import run_result_row
 from orchestrator.spawn.spawner import Spawner, terminate_gracefully, worker_orders
 from orchestrator.warehouse import CreditMeter, WarehousePoller, target_warehouse
-from orchestrator.worker_health import WorkerHealth
 
 log = logging.getLogger(__name__)
 

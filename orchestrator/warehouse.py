@@ -510,8 +510,8 @@ def _claim(
 
 def _release_dead_holders(session: ControlSession, retries: RetryPolicy, key: str) -> None:
     """Release leases whose holder's process has ended on this machine without releasing them."""
-    for look in (run_leases.unexpired, run_leases.read):
-        while (holder := retries.call(partial(look, session, key))) is not None:
+    for read in (run_leases.unexpired, run_leases.read):
+        while (holder := retries.call(partial(read, session, key))) is not None:
             if holder.may_be_succeeded or not run_leases.is_owner_dead(holder.owner):
                 break
             retries.call(partial(run_leases.release_of_dead, session, key, holder))

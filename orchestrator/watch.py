@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from datetime import datetime
 from typing import Any
 
 from loadgen.clock import Clock
@@ -19,6 +18,7 @@ from loadgen.errors import RunFailed
 from loadgen.model.run import RunStatus
 from loadgen.report.records import WorkerSecond
 from loadgen.results.run_record import worker_seconds
+from loadgen.results.run_snapshot import RunSnapshot, WorkerSnapshot
 from loadgen.results.stored_summary import read_summary
 from loadgen.rules.plan import plan_run
 from loadgen.rules.thresholds import Checked
@@ -27,9 +27,9 @@ from loadgen.scenario.model import Scenario
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
-from orchestrator.aggregation import RunAggregator, RunSnapshot
+from orchestrator.aggregation import RunAggregator
 from orchestrator.guardrails import LimitMonitor
-from orchestrator.worker_health import WorkerView, assess_workers
+from orchestrator.worker_health import assess_workers
 
 WATCH_PERIOD_S = 1.0
 SLOW_TABLES_PERIOD_S = 5.0  # between reads of tables that change slowly and cost more to read
@@ -51,20 +51,9 @@ class DisplayHistory:
     coarsen: Callable[[WorkerSecond], WorkerSecond]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchedSnapshot:
-    """A snapshot read from the tables, and when it was read."""
-
-    tick: RunSnapshot
-    seen_s: float  # of the monotonic clock
-    moment: datetime  # aware, UTC
-    logs: tuple[LogRow, ...] = ()  # all warnings of workers that were read, oldest first
-    stored: tuple[WorkerSecond, ...] = ()  # the last minutes before the display was opened
-
-
 @dataclass(slots=True, kw_only=True)
 class WatchJob:
-    """Watches one run. `sight` is replaced as a whole. When `done` is set, the run has ended or watching has failed:
+    """Watches one run. `snapshot` is replaced as a whole. When `done` is set, the run has ended or watching has failed:
     see result()."""
 
     place: ControlPlaneLocation
@@ -72,7 +61,7 @@ class WatchJob:
     clock: Clock
     history: DisplayHistory
     warn: Callable[[str], None]
-    sight: WatchedSnapshot | None = None
+    snapshot: RunSnapshot | None = None
     scenario: Scenario | None = None
     summary: Mapping[str, Any] | None = None  # of a run that has ended, if it has one
     done: threading.Event = field(default_factory=threading.Event)
@@ -87,8 +76,8 @@ class WatchJob:
         """The run that has ended. Raises the error that ended the watching."""
         if self._error is not None:
             raise self._error
-        assert self.sight is not None, "watching has not ended"
-        return self.sight.tick.run
+        assert self.snapshot is not None, "watching has not ended"
+        return self.snapshot.run
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
@@ -115,12 +104,12 @@ class WatchJob:
         answered_s = reader.now_s
         while not self.stop.is_set():
             try:
-                self.sight = reader.read()
+                self.snapshot = reader.read()
                 answered_s = reader.now_s
             except ControlFailed as error:
                 if not error.failure.retryable or reader.now_s - answered_s > OUTAGE_MAX_S:
                     raise
-            if self.sight is not None and self.sight.tick.run.status.is_terminal:
+            if self.snapshot is not None and self.snapshot.run.status.is_terminal:
                 self.summary = self._summary(session, retries, run.run_id)
                 return
             self.clock.wait(self.stop, WATCH_PERIOD_S)
@@ -158,7 +147,7 @@ class _SnapshotReader:
     def now_s(self) -> float:
         return self._clock.monotonic_ns() / NS_PER_S
 
-    def read(self) -> WatchedSnapshot:
+    def read(self) -> RunSnapshot:
         session, run_id, timing = self._session, self._run_id, self._scenario.timing
         run = run_status.read(session, run_id)
         if run is None:
@@ -172,7 +161,9 @@ class _SnapshotReader:
         elapsed_s = None
         if run.status is RunStatus.RUNNING and run.start_time is not None and run.server_time is not None:
             elapsed_s = (run.server_time - run.start_time).total_seconds()
-        tick = RunSnapshot(
+        return RunSnapshot(
+            seen_s=seen_s,
+            moment=self._clock.utc_now(),
             run=run,
             workers=workers,
             elapsed_s=elapsed_s,
@@ -180,13 +171,13 @@ class _SnapshotReader:
             measures_s=self._plan.measures_s,
             checked=self._checked(run, workers, elapsed_s),
             warnings=(*self._limits.warnings, *(() if self._led or run.status.is_terminal else (_NO_LEADER,))),
-            find_max_steps=self._steps,
+            steps=self._steps,
             polls=self._polls,
+            stored=self._stored,
+            logs=tuple(self._logs.values()),
         )
-        logs = tuple(self._logs.values())
-        return WatchedSnapshot(tick=tick, seen_s=seen_s, moment=self._clock.utc_now(), logs=logs, stored=self._stored)
 
-    def _checked(self, run: Run, workers: tuple[WorkerView, ...], elapsed_s: float | None) -> tuple[Checked, ...]:
+    def _checked(self, run: Run, workers: tuple[WorkerSnapshot, ...], elapsed_s: float | None) -> tuple[Checked, ...]:
         """Thresholds, judged by the measurement so far; those over a span only by the seconds read here."""
         if not run.phase.is_measured:
             return ()

@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from enum import StrEnum
 
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.errors import LoadgenError
 from loadgen.metrics.live_metrics import LiveMetrics, read_live
-from loadgen.model.run import Phase, WorkerStatus
-from loadgen.values import dataclass
-from orchestrator.spawn.spawner import ProcessEnd
-
-
-class WorkerHealth(StrEnum):
-    MISSING = "MISSING"  # no heartbeat yet
-    ALIVE = "ALIVE"
-    STALE = "STALE"
-    DEAD = "DEAD"  # no heartbeat for too long, its process ended early, or its last heartbeat reported DEAD
-    DONE = "DONE"  # its last heartbeat reported COMPLETED, or its result is stored as that
+from loadgen.model.run import Phase, ProcessEnd, WorkerStatus
+from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 
 
 def worker_health(
@@ -64,76 +54,6 @@ class LivenessTracker:
             self._silent_s[worker_id] = 0.0 if changed else self._silent_s.get(worker_id, 0.0) + gap_s
         self._counts.update(counts)
         return dict(self._silent_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerView:
-    """A worker as observed in one tick."""
-
-    worker_id: str
-    health: WorkerHealth
-    row: HeartbeatRow | None
-    live: LiveMetrics | None
-    end: ProcessEnd | None
-    silent_s: float
-
-    @property
-    def status(self) -> WorkerStatus | None:
-        return None if self.row is None else self.row.beat.status
-
-    @property
-    def is_ready(self) -> bool:
-        return self.health in (WorkerHealth.ALIVE, WorkerHealth.STALE) and self.status in (
-            WorkerStatus.WAITING,
-            WorkerStatus.RUNNING,
-        )
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended: it sends no heartbeat any more."""
-        return self.health in (WorkerHealth.DEAD, WorkerHealth.DONE) or self.end is not None
-
-    @property
-    def is_storing(self) -> bool:
-        """Whether its statements have ended, and it stores its results."""
-        return self.row is not None and (
-            self.health is WorkerHealth.ALIVE
-            and self.status is WorkerStatus.DRAINING
-            and self.row.beat.active_connections == 0
-        )
-
-    @property
-    def unstored_rows(self) -> Mapping[str, int]:
-        """Number of rows that it could not store, by kind. `loadgen upload` stores them later."""
-        return {} if self.live is None else self.live.unstored
-
-    @property
-    def last_error(self) -> str | None:
-        """The last error that its heartbeats reported."""
-        return None if self.row is None else self.row.beat.last_error
-
-    @property
-    def why(self) -> str:
-        """The state or the end of the worker, with the reason, in one sentence."""
-        error = self.last_error
-        if self.end is not None:
-            why = self._reason_of_end(self.end)
-            return f"{self.end.sentence}{f': {why}' if why else ''}"
-        if self.health is WorkerHealth.MISSING:
-            return f"{self.worker_id} never registered"
-        if self.status is WorkerStatus.DEAD:
-            return f"{self.worker_id} ended: {error or 'no reason was reported'}"
-        if self.health is WorkerHealth.DEAD:
-            return f"{self.worker_id} has been silent for {self.silent_s:.0f} s"
-        return f"{self.worker_id} is {self.status}{f': {error}' if error else ''}"
-
-    def _reason_of_end(self, end: ProcessEnd) -> str | None:
-        """The error of its last heartbeat if that reported DEAD, or the error in its log. If it was not killed, also
-        the last error of its heartbeats, or the last line of its log."""
-        reported = self.last_error if self.status is WorkerStatus.DEAD else None
-        if reported or end.error or end.code < 0:
-            return reported or end.error
-        return self.last_error or (end.last_lines[-1] if end.last_lines else None)
 
 
 class ReplacementTracker:
@@ -190,7 +110,7 @@ def assess_workers(
     dead_s: float,
     with_result: Collection[str] = (),
     reader: LiveMetricsReader | None = None,
-) -> tuple[WorkerView, ...]:
+) -> tuple[WorkerSnapshot, ...]:
     """Every expected worker, in the order of their numbers. `with_result`: those whose complete result is stored.
     `reader` keeps what earlier calls have parsed."""
     reader = reader or LiveMetricsReader()
@@ -209,7 +129,7 @@ def assess_workers(
             dead_s=dead_s,
         )
         views.append(
-            WorkerView(
+            WorkerSnapshot(
                 worker_id=worker_id,
                 health=health,
                 row=row,

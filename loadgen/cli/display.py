@@ -10,7 +10,6 @@ import termios
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -23,19 +22,16 @@ from loadgen.log import event, printable
 from loadgen.prepare.prepare import PreparationProgress, PreparationStep
 from loadgen.report.experiment import ExperimentStatus
 from loadgen.report.formatting import verdict_word
-from loadgen.report.records import WorkerSecond
+from loadgen.results.run_snapshot import WorkerDisplayState
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.settings import SpawnerKind
 from loadgen.tui.draw import clock as as_clock
 from loadgen.tui.draw import one_line, percent, rate, time_of
 from loadgen.tui.presenter import ScreenPresenter
 from loadgen.tui.screen_state import LogEntry, ScreenState, TableProgress
-from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState, WorkerSnapshot
 from loadgen.tui.terminal import LiveScreen, is_usable
 from loadgen.units import NS_PER_S, counted
-from orchestrator.aggregation import RunSnapshot
 from orchestrator.job import JobStatus
-from orchestrator.worker_health import WorkerHealth, WorkerView
 
 log = logging.getLogger(__name__)
 
@@ -137,14 +133,6 @@ def _table(view: ScreenState) -> str:
     return "" if view.filling is None else view.filling.table
 
 
-_UNWELL = {
-    WorkerHealth.MISSING: WorkerDisplayState.MISSING,
-    WorkerHealth.STALE: WorkerDisplayState.STALE,
-    WorkerHealth.DEAD: WorkerDisplayState.DEAD,
-    WorkerHealth.DONE: WorkerDisplayState.DONE,
-}
-
-
 class LiveDisplay:
     """The live view, or lines where it cannot be drawn. Called by the main thread only."""
 
@@ -211,7 +199,7 @@ class RunDisplay:
         """Draw. Returns True once, when the user requests the end of the run."""
         for line in self._display.heard():
             self._log(line)
-        if self._view is None or now is not self._seen or now.tick is None:
+        if self._view is None or now is not self._seen or now.snapshot is None:
             self._seen, self._view = now, self._next(now)
         asks = "q" in self._display.show(self._view) and not self._asked
         self._asked = self._asked or asks
@@ -240,58 +228,18 @@ class RunDisplay:
         self._display.close()
 
     def _log(self, text: str) -> None:
-        self._viewer.say(self._moment, text)
+        self._viewer.say(self._clock.utc_now(), text)
         if self._view is not None:
             self._view = replace(self._view, log=self._viewer.log)
 
     def _next(self, now: JobStatus) -> ScreenState:
-        seen_s = self._clock.monotonic_ns() / NS_PER_S
-        if now.tick is not None:
-            return self._viewer.update(display_snapshot(now.tick, seen_s, self._moment))
-        progress = now.progress
+        if now.snapshot is not None:
+            return self._viewer.update(now.snapshot)
+        seen_s, progress = self._clock.monotonic_ns() / NS_PER_S, now.progress
         filling = None
         if progress is not None and progress.table:
             filling = TableProgress(table=progress.table, rows_there=progress.rows_there, rows=progress.rows)
         return self._viewer.doing(now.doing, seen_s, run_id=now.run_id, filling=filling)
-
-    @property
-    def _moment(self) -> datetime:
-        return self._clock.utc_now()
-
-
-def display_snapshot(
-    tick: RunSnapshot, seen_s: float, moment: datetime, stored: tuple[WorkerSecond, ...] = ()
-) -> DisplaySnapshot:
-    """A snapshot of the leader as a snapshot for the view."""
-    return DisplaySnapshot(
-        seen_s=seen_s,
-        moment=moment,
-        run=tick.run,
-        workers=tuple(map(_worker, tick.workers)),
-        elapsed_s=tick.elapsed_s,
-        measures_s=tick.measures_s,
-        ends_s=tick.ends_s,
-        ending=None if tick.ending is None else tick.ending.reason,
-        checked=tick.checked,
-        warnings=tick.warnings,
-        steps=tick.find_max_steps,
-        polls=tick.polls,
-        stored=stored,
-    )
-
-
-def _worker(worker: WorkerView) -> WorkerSnapshot:
-    state = _UNWELL.get(worker.health)
-    if state is None:
-        state = WorkerDisplayState.RUNNING if worker.status is None else WorkerDisplayState(worker.status.value.lower())
-    return WorkerSnapshot(
-        worker_id=worker.worker_id,
-        state=state,
-        row=worker.row,
-        live=worker.live,
-        silent_s=worker.silent_s if worker.row is None else worker.row.age_ms / 1000,
-        why=worker.why if state is WorkerDisplayState.DEAD else "",
-    )
 
 
 # --- preparation -----------------------------------------------------------------------------------------------------

@@ -158,12 +158,12 @@ def experiments() -> None:
 def list_experiments(limit: int, output: str, **place: str | None) -> None:
     """List the latest experiments, newest first. Times are UTC."""
 
-    def look(session: ControlSession, retries: RetryPolicy) -> tuple[ParsedRows[ListedExperiment], frozenset[str]]:
+    def read(session: ControlSession, retries: RetryPolicy) -> tuple[ParsedRows[ListedExperiment], frozenset[str]]:
         from loadgen.control.tables import experiments as table
 
         return retries.call(lambda: table.listed(session, limit)), retries.call(lambda: table.led(session))
 
-    found, led = with_control_session(look, name="experiments", **place)
+    found, led = with_control_session(read, name="experiments", **place)
     rows = [_row(one, is_led=one.experiment_id in led) for one in found]
     if output == "json":
         echo(json.dumps({"experiments": rows, "unreadable": unreadable_as_json(found)}, indent=2))
@@ -199,12 +199,12 @@ def show(experiment: str, html_file: Path | None, output: str, **place: str | No
     EXPERIMENT is an id, a unique prefix of one, or `latest`.
     """
 
-    def look(session: ControlSession, retries: RetryPolicy) -> dict[str, Any]:
+    def read(session: ControlSession, retries: RetryPolicy) -> dict[str, Any]:
         from loadgen.results.comparisons import read_experiment_result
 
         return read_experiment_result(session, retries, experiment)
 
-    result = with_control_session(look, name="experiments", **place)
+    result = with_control_session(read, name="experiments", **place)
     if html_file is not None:
         from loadgen.report.experiment_page import experiment_html
         from orchestrator.run_folder import write_file

@@ -125,11 +125,11 @@ def list_queued(limit: int, status: str | None, output: str, **place: str | None
 
     only = None if status is None else parse_status(status, QueueStatus)
 
-    def look(session: ControlSession, retries: RetryPolicy) -> tuple[ParsedRows[QueuedRun], tuple[UnclaimedRun, ...]]:
+    def read(session: ControlSession, retries: RetryPolicy) -> tuple[ParsedRows[QueuedRun], tuple[UnclaimedRun, ...]]:
         found = retries.call(lambda: run_queue.newest(session, limit, status=only))
         return found, find_unclaimed_runs(session, retries)
 
-    found, stuck = with_control_session(look, name="queue", **place)
+    found, stuck = with_control_session(read, name="queue", **place)
     if output == "json":
         document = {"queue": [queued_as_json(row) for row in found], "unreadable": unreadable_as_json(found)}
         document["waiting"] = [{"queue_id": one.queue_id, "reason": one.reason} for one in stuck]
@@ -150,7 +150,7 @@ def show(queue_id: str, output: str, **place: str | None) -> None:
     """Show a queued run and all its attempts. ID may be shortened."""
     from loadgen.control.tables import run_attempts, run_queue
 
-    def look(session: ControlSession, retries: RetryPolicy) -> tuple[QueuedRun, BaselineCheck, ParsedRows[AttemptRow]]:
+    def read(session: ControlSession, retries: RetryPolicy) -> tuple[QueuedRun, BaselineCheck, ParsedRows[AttemptRow]]:
         found = run_queue.find(session, retries, queue_id)
         row = retries.call(lambda: run_queue.read(session, found))
         if row is None:
@@ -158,7 +158,7 @@ def show(queue_id: str, output: str, **place: str | None) -> None:
         judging = retries.call(lambda: run_queue.read_judging(session, found))
         return row, judging, retries.call(lambda: run_attempts.read(session, found))
 
-    shown = with_control_session(look, name="queue", **place)
+    shown = with_control_session(read, name="queue", **place)
     warn_unreadable(shown[2])
     echo(json.dumps(as_json(*shown), indent=2) if output == "json" else as_text(*shown))
 

@@ -283,7 +283,7 @@ def list_runs(
     wanted_status = None if status is None else parse_status(status, RunStatus)
     within_s = None if within is None else duration_s(within, "--within")
 
-    def look(session: ControlSession, retries: RetryPolicy) -> tuple[ParsedRows[Listed], datetime]:
+    def read(session: ControlSession, retries: RetryPolicy) -> tuple[ParsedRows[Listed], datetime]:
         from loadgen.control.tables import run_status
 
         found = retries.call(
@@ -291,7 +291,7 @@ def list_runs(
         )
         return found, retries.call(lambda: run_status.server_time(session))
 
-    found, now = with_control_session(look, name="runs", **place)
+    found, now = with_control_session(read, name="runs", **place)
     if output == "json":
         from loadgen.results.run_details import run_as_json
 
@@ -331,13 +331,13 @@ def logs(run: str, limit: int, output: str, **place: str | None) -> None:
     Workers store warnings at once, and other lines after some seconds. RUN as in `loadgen runs show`.
     """
 
-    def look(session: ControlSession, retries: RetryPolicy) -> tuple[str, ParsedRows[LogRow]]:
+    def read(session: ControlSession, retries: RetryPolicy) -> tuple[str, ParsedRows[LogRow]]:
         from loadgen.control.tables import run_status, test_logs
 
         run_id = run_status.find_run(session, retries, run).run_id
         return run_id, retries.call(lambda: test_logs.newest(session, run_id, limit))
 
-    run_id, lines = with_control_session(look, name="runs", **place)
+    run_id, lines = with_control_session(read, name="runs", **place)
     if output == "json":
         document = {"run_id": run_id, "lines": [_line_as_json(line) for line in lines]}
         echo(json.dumps({**document, "unreadable": unreadable_as_json(lines)}, indent=2))

@@ -198,7 +198,7 @@ def show(name: str, output: str, **place: str | None) -> None:
     from loadgen.control.tables import schedules
     from loadgen.model.nightly import BaselineCheck
 
-    def look(
+    def read(
         session: ControlSession, retries: RetryPolicy
     ) -> tuple[ScheduleRow, BaselineCheck, ParsedRows[FireRow], datetime]:
         row = schedules.find(session, retries, name)
@@ -206,7 +206,7 @@ def show(name: str, output: str, **place: str | None) -> None:
         fires = retries.call(lambda: schedules.newest_fires(session, row.schedule_id, SHOWN_FIRES))
         return row, BaselineCheck() if wanted is None else wanted.judging, fires, server_now(session, retries)
 
-    shown = with_control_session(look, name="schedule", **place)
+    shown = with_control_session(read, name="schedule", **place)
     warn_unreadable(shown[2])
     echo(json.dumps(as_json(*shown), indent=2) if output == "json" else as_text(*shown))
 
@@ -305,11 +305,11 @@ def tick(quiet: bool, idle_poll: str, output: str, **given: Any) -> None:
             echo(not_looked_as_text(until))
         return
 
-    def look(session: ControlSession, retries: RetryPolicy) -> tuple[SchedulerPass, tuple[UnclaimedRun, ...]]:
+    def fire(session: ControlSession, retries: RetryPolicy) -> tuple[SchedulerPass, tuple[UnclaimedRun, ...]]:
         allowed = HostPermissions.of_options(given, session.place.connection or default_connection())
         return tick_once(session, retries, allowed, warn)
 
-    done, stuck = with_control_session(look, name="schedule", **location_arguments(given))
+    done, stuck = with_control_session(fire, name="schedule", **location_arguments(given))
     if memory is not None:
         memory.note(began, done, idle_poll_s)
     for one in stuck:

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from loadgen.control.session import ControlSession
     from loadgen.control.tables.run_status import Run
     from loadgen.report.run_text import TextLine
+    from loadgen.results.run_snapshot import RunSnapshot
     from loadgen.snowflake.session import RetryPolicy
     from loadgen.tui.screen_state import ScreenState
     from orchestrator.leadership import StopRequest
-    from orchestrator.watch import WatchedSnapshot, WatchJob
+    from orchestrator.watch import WatchJob
 
 
 TICK_S = 0.1
@@ -73,7 +74,7 @@ def _end(job: WatchJob, received: list[int], output: str) -> int:
     if job.done.is_set():
         last: Run | None = job.result()
     else:
-        last = None if job.sight is None else job.sight.tick.run
+        last = None if job.snapshot is None else job.snapshot.run
     if output == "json":
         from loadgen.results.run_details import run_as_json, run_figures
 
@@ -115,7 +116,7 @@ def _show(job: WatchJob, received: list[int], *, quiet: bool) -> None:
 def _wait_for_first(job: WatchJob, received: list[int]) -> bool:
     """Wait for the first snapshot. False: the run has ended, or a signal came first."""
     while not received and not job.done.is_set():
-        if job.sight is not None and not job.sight.tick.run.status.is_terminal:
+        if job.snapshot is not None and not job.snapshot.run.status.is_terminal:
             return True
         job.clock.wait(job.done, TICK_S)
     return False
@@ -129,25 +130,22 @@ class _Views:
 
         assert job.scenario is not None
         self._job, self._viewer = job, ScreenPresenter(job.scenario, quits=True)
-        self._seen: WatchedSnapshot | None = None
+        self._seen: RunSnapshot | None = None
         self._view: ScreenState | None = None
         self._logged: set[str] = set()
 
     def next(self, heard: list[str]) -> ScreenState:
         """The newest state, whose log contains the lines in `heard`."""
-        from loadgen.cli.display import display_snapshot
-
         for line in heard:
             self._viewer.say(self._job.clock.utc_now(), line)
-        sight = self._job.sight
-        assert sight is not None
-        if self._view is None or sight is not self._seen:
-            for row in sight.logs:
+        snapshot = self._job.snapshot
+        assert snapshot is not None
+        if self._view is None or snapshot is not self._seen:
+            for row in snapshot.logs:
                 if row.log_id not in self._logged:
                     self._logged.add(row.log_id)
                     self._viewer.say(row.timestamp, f"{row.worker_id or 'orchestrator'}: {row.message}", bad=True)
-            look = display_snapshot(sight.tick, sight.seen_s, sight.moment, sight.stored)
-            self._seen, self._view = sight, self._viewer.update(look)
+            self._seen, self._view = snapshot, self._viewer.update(snapshot)
         return self._view
 
 

@@ -1,7 +1,7 @@
 """Frozen values and the rules between them: without I/O and without the driver.
 
-run         states and phases of a run, and the transitions between them; states of a worker process; how a total is
-            divided among workers
+run         states and phases of a run, and the transitions between them; states of a worker process and its end; how a
+            total is divided among workers
 event       commands of the leader, and their JSON in RUN_CONTROL_EVENTS
 workload    statements, parameters, pools and sharding of a scenario; first words, binds and number of statements of
             an SQL text

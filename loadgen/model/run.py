@@ -18,6 +18,7 @@ import re
 from enum import IntEnum, StrEnum
 
 from loadgen.errors import LoadgenError
+from loadgen.values import dataclass
 
 CONTROL_WAREHOUSE = "LOADGEN_CONTROL_WH"  # of the control plane, unless another is named
 RUN_ID_MAX = 36
@@ -103,7 +104,7 @@ class RunEnrichment(StrEnum):
     FAILED = "FAILED"  # the history could not be read
 
 
-# --- Worker processes: states, the transitions between them, exit codes -----------------------------------------------
+# --- Worker processes: states, the transitions between them, exit codes, ends -----------------------------------------
 
 
 class WorkerStatus(StrEnum):
@@ -138,6 +139,29 @@ class WorkerExit(IntEnum):
     NO_CONTROL_PLANE = 2  # the control plane was unreachable for too long
     NO_START = 3  # no START in time
     FATAL = 4  # a bug, or the run has no leader any more
+
+
+_LOGGED_ERRORS = ("error: ", "Fatal Python error: ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessEnd:
+    """The end of a worker process. A negative `code` is the number of the signal that killed it."""
+
+    worker_id: str
+    code: int
+    last_lines: tuple[str, ...] = ()
+
+    @property
+    def error(self) -> str | None:
+        """The last error message among the last lines of its log. Other lines may follow it."""
+        lines = [line for line in self.last_lines if line.startswith(_LOGGED_ERRORS)]
+        return lines[-1].removeprefix("error: ").removeprefix(f"{self.worker_id}: ") if lines else None
+
+    @property
+    def sentence(self) -> str:
+        how = f"was killed by signal {-self.code}" if self.code < 0 else f"exited with code {self.code}"
+        return f"{self.worker_id} {how}"
 
 
 def worker_share(total: int, index: int, count: int) -> int:

@@ -1,6 +1,6 @@
-"""The live view of a run in a terminal. Its input is frozen values; only `terminal` does input and output.
+"""The live view of a run in a terminal, from its snapshots (`loadgen.results.run_snapshot`). All values are
+frozen; only `terminal` does input and output.
 
-snapshot         one observation of a run, from the leader or from the tables
 history          the last minutes of a run, from the seconds that workers report and store
 presenter        snapshots → ScreenState; log entries for the changes between two snapshots
 screen_state     ScreenState: the content of the screen

@@ -23,7 +23,7 @@ from loadgen.metrics.tally import ErrorKey, ErrorTally, merged
 from loadgen.metrics.window import WindowResult
 from loadgen.model.run import PHASES, Phase
 from loadgen.report.records import NOTHING_EARLIER, SecondAggregator, WorkerSecond
-from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState
+from loadgen.results.run_snapshot import RunSnapshot, WorkerDisplayState
 from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
 
@@ -92,7 +92,7 @@ class LiveHistory:
     _scope: Scope | None = None
     _windows: dict[tuple[str, int], WindowResult] = field(default_factory=dict)  # of the scope
 
-    def note(self, snapshot: DisplaySnapshot) -> None:
+    def note(self, snapshot: RunSnapshot) -> None:
         self._measures_s = snapshot.measures_s
         for worker in snapshot.workers:
             for window in worker.live.windows if worker.live is not None else ():
@@ -172,7 +172,7 @@ class LiveHistory:
 
     # --- one snapshot ------------------------------------------------------------------------------------------------
 
-    def _put(self, rows: SecondAggregator, snapshot: DisplaySnapshot) -> set[int]:
+    def _put(self, rows: SecondAggregator, snapshot: RunSnapshot) -> set[int]:
         """Add seconds to their rows: stored ones, then newer ones from heartbeats. Returns the changed rows."""
         reported = [(second.worker_id, second) for second in snapshot.stored]
         for worker in snapshot.workers:
@@ -253,7 +253,7 @@ class LiveHistory:
             self._errors[worker_id, window.window_id] = window.tally.errors
 
 
-def _known_of_all(rows: SecondAggregator, snapshot: DisplaySnapshot) -> int:
+def _known_of_all(rows: SecondAggregator, snapshot: RunSnapshot) -> int:
     """The newest row that all active workers have reported; without active workers, the newest row."""
     working = [
         worker.worker_id for worker in snapshot.workers if not worker.state.is_over and worker.state not in _QUIET

@@ -12,6 +12,7 @@ from loadgen.metrics.window import ALL_STATEMENTS
 from loadgen.model.experiment import Decision
 from loadgen.model.run import RunStatus
 from loadgen.report.experiment import ExperimentStatus
+from loadgen.results.run_snapshot import WorkerDisplayState
 from loadgen.rules.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
 from loadgen.tui.draw import (
     LABEL,
@@ -47,7 +48,6 @@ from loadgen.tui.screen_state import (
     WindowFigures,
     WorkerLine,
 )
-from loadgen.tui.snapshot import WorkerDisplayState
 from loadgen.units import counted
 from loadgen.values import dataclass
 

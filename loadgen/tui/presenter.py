@@ -19,6 +19,7 @@ from loadgen.metrics.tally import ErrorKey, by_kind
 from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.run import Phase, RunStatus
 from loadgen.report.experiment import ExperimentStatus
+from loadgen.results.run_snapshot import RunSnapshot, WorkerDisplayState, WorkerSnapshot
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.tui.draw import REASON_MAX, one_line
@@ -37,7 +38,6 @@ from loadgen.tui.screen_state import (
     WindowFigures,
     WorkerLine,
 )
-from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState, WorkerSnapshot
 from loadgen.units import NS_PER_MS, counted
 from loadgen.workload.schedule import rate_windows
 
@@ -46,7 +46,7 @@ from loadgen.workload.schedule import rate_windows
 _TOLD = (WorkerDisplayState.STALE, WorkerDisplayState.DEAD, WorkerDisplayState.DONE)
 
 
-def new_log_entries(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[LogEntry]:
+def new_log_entries(before: RunSnapshot | None, now: RunSnapshot) -> Iterator[LogEntry]:
     """Log entries for the changes between two snapshots; for the first snapshot, the state of the run."""
     yield from _run(before, now)
     yield from _workers(before, now)
@@ -61,7 +61,7 @@ def new_log_entries(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Ite
             yield _line(now, warning, bad=True)
 
 
-def _run(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[LogEntry]:
+def _run(before: RunSnapshot | None, now: RunSnapshot) -> Iterator[LogEntry]:
     run = now.run
     if before is None or (before.run.status, before.run.phase) != (run.status, run.phase):
         yield _line(now, f"{run.status} {run.phase}")
@@ -69,14 +69,14 @@ def _run(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[LogEn
         yield _line(now, f"ending: {now.ending}")
 
 
-def _workers(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[LogEntry]:
+def _workers(before: RunSnapshot | None, now: RunSnapshot) -> Iterator[LogEntry]:
     """One entry for all workers with the same change, so that many workers do not fill the log."""
     old = {worker.worker_id: worker.state for worker in before.workers} if before is not None else {}
     for state in WorkerDisplayState:
         changed = [worker for worker in now.workers if worker.state is state and old.get(worker.worker_id) is not state]
         if state in _TOLD and changed:
             bad = state is not WorkerDisplayState.DONE
-            first = changed[0].why if bad and changed[0].why else f"{changed[0].worker_id} is {state}"
+            first = changed[0].why if state is WorkerDisplayState.DEAD else f"{changed[0].worker_id} is {state}"
             more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
             yield _line(now, f"{first}{more}", bad=bad)
         elif state is WorkerDisplayState.RUNNING:
@@ -85,7 +85,7 @@ def _workers(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[L
                 yield _line(now, f"{back[0]} is back{f' (and {len(back) - 1} more)' if len(back) > 1 else ''}")
 
 
-def _logins(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[LogEntry]:
+def _logins(before: RunSnapshot | None, now: RunSnapshot) -> Iterator[LogEntry]:
     """Entries for refused logins and lost connections: for the first one, and each time their number doubles."""
     for name, failures in (("login", "last_refused"), ("connection", "last_lost")):
         count = _failures(now, name)
@@ -99,15 +99,15 @@ def _logins(before: DisplaySnapshot | None, now: DisplaySnapshot) -> Iterator[Lo
         yield _line(now, text, bad=True)
 
 
-def _failures(snapshot: DisplaySnapshot, name: str) -> int:
+def _failures(snapshot: RunSnapshot, name: str) -> int:
     return sum(own.refused if name == "login" else own.lost for _, own in _own_logins(snapshot))
 
 
-def _own_logins(snapshot: DisplaySnapshot) -> Iterator[tuple[str, LoginCounts]]:
+def _own_logins(snapshot: RunSnapshot) -> Iterator[tuple[str, LoginCounts]]:
     return ((worker.worker_id, worker.live.logins) for worker in snapshot.workers if worker.live is not None)
 
 
-def _line(snapshot: DisplaySnapshot, text: str, *, bad: bool = False) -> LogEntry:
+def _line(snapshot: RunSnapshot, text: str, *, bad: bool = False) -> LogEntry:
     return LogEntry(moment=snapshot.moment, text=one_line(text, REASON_MAX), bad=bad)
 
 
@@ -129,7 +129,7 @@ class ScreenPresenter:
     def __init__(self, scenario: Scenario, *, quits: bool = False, experiment: ExperimentStatus | None = None) -> None:
         self._scenario, self._quits, self._experiment = scenario, quits, experiment
         self._history = LiveHistory()
-        self._last: DisplaySnapshot | None = None
+        self._last: RunSnapshot | None = None
         self._view: ScreenState | None = None  # of the last snapshot
         self._zero_s: float | None = None  # when the plan began
         self._phase_s = 0.0  # when this status and phase were first seen
@@ -199,7 +199,7 @@ class ScreenPresenter:
             interrupts=self._interrupts,
         )
 
-    def update(self, snapshot: DisplaySnapshot) -> ScreenState:
+    def update(self, snapshot: RunSnapshot) -> ScreenState:
         before, self._last = self._last, snapshot
         self._log.extend(new_log_entries(before, snapshot))
         self._history.note(snapshot)
@@ -255,7 +255,7 @@ class ScreenPresenter:
 
     # --- parts of a view ---------------------------------------------------------------------------------------------
 
-    def _span(self, snapshot: DisplaySnapshot) -> tuple[float | None, float | None]:
+    def _span(self, snapshot: RunSnapshot) -> tuple[float | None, float | None]:
         """The beginning and the planned end of this phase."""
         if self._zero_s is not None and snapshot.run.status is RunStatus.RUNNING and snapshot.ending is None:
             measures_s = self._zero_s + snapshot.measures_s
@@ -265,7 +265,7 @@ class ScreenPresenter:
                 return measures_s, None if snapshot.ends_s is None else self._zero_s + snapshot.ends_s
         return self._phase_s, None
 
-    def _doing(self, snapshot: DisplaySnapshot) -> str:
+    def _doing(self, snapshot: RunSnapshot) -> str:
         if snapshot.run.status.is_terminal:
             return f"{snapshot.run.status}: {one_line(snapshot.run.reason or '')}"
         if _is_over(snapshot):
@@ -278,7 +278,7 @@ class ScreenPresenter:
             return "until the maximum is known"
         return _DOING.get(snapshot.run.status, "")
 
-    def _offered(self, snapshot: DisplaySnapshot) -> LoadStatus:
+    def _offered(self, snapshot: RunSnapshot) -> LoadStatus:
         beats = [worker.row.beat for worker in snapshot.workers if worker.row is not None and not worker.state.is_over]
         lost = [
             worker.row.beat
@@ -292,7 +292,7 @@ class ScreenPresenter:
             rate_per_s=self._planned_rate(snapshot),
         )
 
-    def _planned_rate(self, snapshot: DisplaySnapshot) -> float | None:
+    def _planned_rate(self, snapshot: RunSnapshot) -> float | None:
         """The rate of an open loop at this moment of the plan."""
         load = self._scenario.load
         if load.mode is not LoadMode.RATE or snapshot.elapsed_s is None:
@@ -306,7 +306,7 @@ class ScreenPresenter:
             left_s -= stage.duration_s
         return 0.0
 
-    def _window(self, snapshot: DisplaySnapshot) -> WindowFigures | None:
+    def _window(self, snapshot: RunSnapshot) -> WindowFigures | None:
         windows = self._history.newest_windows
         if not windows:
             return None
@@ -326,7 +326,7 @@ class ScreenPresenter:
             spread=_spread(merged),
         )
 
-    def _note_stage(self, snapshot: DisplaySnapshot, window: WindowFigures | None) -> None:
+    def _note_stage(self, snapshot: RunSnapshot, window: WindowFigures | None) -> None:
         """Add a line to the event log when a stage begins."""
         before, self._window_seen = self._window_seen, None if window is None else window.name
         is_stage = bool(self._scenario.load.stages) and snapshot.run.phase is Phase.MEASUREMENT
@@ -360,7 +360,7 @@ class ScreenPresenter:
         )
         return tuple(sorted(groups, key=lambda group: (-group.count, group.category, group.code or 0)))
 
-    def _warehouse(self, snapshot: DisplaySnapshot) -> WarehouseLine | None:
+    def _warehouse(self, snapshot: RunSnapshot) -> WarehouseLine | None:
         if not snapshot.polls:
             return None
         last = snapshot.polls[-1]
@@ -374,7 +374,7 @@ class ScreenPresenter:
             queued=tuple(poll.queued or 0 for poll in snapshot.polls),
         )
 
-    def _find_max(self, snapshot: DisplaySnapshot) -> FindMaxStatus | None:
+    def _find_max(self, snapshot: RunSnapshot) -> FindMaxStatus | None:
         config = self._scenario.load.find_max
         if config is None or not snapshot.run.phase.is_measured:
             return None
@@ -409,13 +409,13 @@ def _without_rate(recent: RecentFigures | None) -> RecentFigures | None:
     return None if recent is None else replace(recent, qps=None)
 
 
-def _is_over(snapshot: DisplaySnapshot) -> bool:
+def _is_over(snapshot: RunSnapshot) -> bool:
     """Whether the load has ended."""
     ended = bool(snapshot.workers) and all(worker.state.is_over for worker in snapshot.workers)
     return ended or snapshot.run.phase is Phase.PROCESSING
 
 
-def _is_stopping(snapshot: DisplaySnapshot) -> bool:
+def _is_stopping(snapshot: RunSnapshot) -> bool:
     """Whether the run has a reason to end, which its leader knows before the status of the run says so."""
     status = snapshot.run.status
     return not status.is_terminal and (
@@ -423,7 +423,7 @@ def _is_stopping(snapshot: DisplaySnapshot) -> bool:
     )
 
 
-def _stage(snapshot: DisplaySnapshot) -> tuple[RunStatus, Phase, bool]:
+def _stage(snapshot: RunSnapshot) -> tuple[RunStatus, Phase, bool]:
     return snapshot.run.status, snapshot.run.phase, _is_stopping(snapshot)
 
 
@@ -436,8 +436,8 @@ def _cell(worker: WorkerSnapshot, seen_s: float) -> WorkerLine:
         target=0 if beat is None else beat.target_connections,
         busy=0 if beat is None else beat.active_connections,
         cpu_percent=None if beat is None else beat.cpu_percent,
-        heard_s=None if beat is None else seen_s - worker.silent_s,
-        said=worker.why or (beat.last_error or "" if beat is not None else ""),
+        heard_s=None if worker.row is None else seen_s - worker.row.age_ms / 1000,
+        said=worker.why if worker.state is WorkerDisplayState.DEAD else worker.last_error or "",
     )
 
 

@@ -10,9 +10,9 @@ from datetime import datetime
 from loadgen.metrics.percentile import Quantile
 from loadgen.model.run import Phase
 from loadgen.report.experiment import ExperimentStatus
+from loadgen.results.run_snapshot import WorkerDisplayState
 from loadgen.rules.thresholds import Checked
 from loadgen.tui.history import HistorySecond, PeakThroughput, RecentFigures
-from loadgen.tui.snapshot import WorkerDisplayState
 from loadgen.values import dataclass
 
 STALE_AFTER_S = 3.0  # snapshots come every second; an older one is marked as old

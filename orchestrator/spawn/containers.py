@@ -18,6 +18,7 @@ from loadgen.clock import Clock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.log import event
+from loadgen.model.run import ProcessEnd
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.settings import SpawnerKind
 from loadgen.snowflake.profile_lookup import find_profile
@@ -26,7 +27,7 @@ from loadgen.units import NS_PER_S
 from orchestrator.spawn import kubernetes_job, spcs
 from orchestrator.spawn.kubernetes import KubernetesApi, KubernetesWorkerJob
 from orchestrator.spawn.kubernetes_job import KubernetesJob, pod_environment, require_kubernetes_settings
-from orchestrator.spawn.spawner import LAST_LINES, ContainerLost, ProcessEnd, WorkerOrder
+from orchestrator.spawn.spawner import LAST_LINES, ContainerLost, WorkerOrder
 from orchestrator.spawn.spcs import JobService, JobStatements, SpcsJob, require_spcs_settings
 
 log = logging.getLogger(__name__)

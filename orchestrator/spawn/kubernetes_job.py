@@ -15,6 +15,7 @@ from typing import Any, Self
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.errors import ConfigurationError
 from loadgen.log import printable
+from loadgen.model.run import ProcessEnd
 from loadgen.rules.plan import plan_run
 from loadgen.scenario.frozen import secrets_in
 from loadgen.scenario.model import EMBEDDED, Scenario
@@ -22,7 +23,7 @@ from loadgen.scenario.settings import OWN_LABELS, SpawnerSettings
 from loadgen.snowflake.profile import ENVIRONMENT, ConnectionProfile
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
 from loadgen.values import dataclass
-from orchestrator.spawn.spawner import ContainerLost, ProcessEnd, process_code
+from orchestrator.spawn.spawner import ContainerLost, process_code
 
 CONTAINER = "worker"
 RUN_LABEL = f"{OWN_LABELS}run"  # of the Job and its pods: the name of the Job

@@ -19,7 +19,8 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import loadgen
-from orchestrator.spawn.spawner import ObservedWorkers, ProcessEnd, WorkerOrder, last_lines
+from loadgen.model.run import ProcessEnd
+from orchestrator.spawn.spawner import ObservedWorkers, WorkerOrder, last_lines
 
 _JOIN_S = 0.5
 

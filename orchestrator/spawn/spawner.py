@@ -13,6 +13,7 @@ from loadgen.clock import Clock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_leases
+from loadgen.model.run import ProcessEnd
 from loadgen.scenario.model import EMBEDDED, CorePinning, Scenario
 from loadgen.scenario.settings import TimingSettings
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE
@@ -22,7 +23,6 @@ from loadgen.values import dataclass
 
 LAST_LINES = 20
 LOG_LINES = 1_000  # of each worker in a container
-_ERRORS = ("error: ", "Fatal Python error: ")
 LOOK_S = 0.1  # between checks whether workers have ended
 SIGNALS = range(129, 160)  # exit codes of containers that a signal has ended: 128 + its number
 
@@ -35,26 +35,6 @@ class WorkerOrder:
     worker_id: str
     worker_group_id: int
     worker_group_count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessEnd:
-    """The end of a worker process. A negative `code` is the number of the signal that killed it."""
-
-    worker_id: str
-    code: int
-    last_lines: tuple[str, ...] = ()
-
-    @property
-    def error(self) -> str | None:
-        """The last error message among the last lines of its log. Other lines may follow it."""
-        lines = [line for line in self.last_lines if line.startswith(_ERRORS)]
-        return lines[-1].removeprefix("error: ").removeprefix(f"{self.worker_id}: ") if lines else None
-
-    @property
-    def sentence(self) -> str:
-        how = f"was killed by signal {-self.code}" if self.code < 0 else f"exited with code {self.code}"
-        return f"{self.worker_id} {how}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession
 from loadgen.errors import ConfigurationError, LoadgenError, PrivilegeMissing, RunFailed
 from loadgen.log import printable
+from loadgen.model.run import ProcessEnd
 from loadgen.scenario.frozen import secrets_in
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake.failure import describe
@@ -24,7 +25,7 @@ from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
 from loadgen.values import dataclass
-from orchestrator.spawn.spawner import LOG_LINES, ContainerLost, ProcessEnd, is_led_by_another, process_code
+from orchestrator.spawn.spawner import LOG_LINES, ContainerLost, is_led_by_another, process_code
 
 # --- A job service of Snowpark Container Services: its name, specification and statements: pure ----------------------
 #

@@ -29,16 +29,17 @@ import psutil
 from loadgen.clock import SystemClock
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import worker_heartbeats
-from loadgen.model.run import Phase, RunStatus
+from loadgen.model.run import Phase, ProcessEnd, RunStatus
+from loadgen.results.run_snapshot import RunSnapshot, WorkerHealth
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import parse_scenario
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
-from orchestrator.aggregation import RunAggregator, RunSnapshot
+from orchestrator.aggregation import RunAggregator
 from orchestrator.leader import Leader
 from orchestrator.lifecycle import MoveRun, RunEnding, RunObservation, SearchFinished, SearchUpdate, StartStep
 from orchestrator.service import OrchestratorService
-from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
-from orchestrator.worker_health import WorkerHealth, assess_workers
+from orchestrator.spawn.spawner import WorkerOrder
+from orchestrator.worker_health import assess_workers
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 from tests.perf._cleanup import cleaned_up

@@ -13,8 +13,9 @@ import pytest
 from loadgen.clock import SystemClock
 from loadgen.control.tables import run_leases
 from loadgen.errors import ConfigurationError
+from loadgen.model.run import ProcessEnd
 from orchestrator.spawn.containers import ContainerSpawner
-from orchestrator.spawn.spawner import ProcessEnd, WorkerOrder
+from orchestrator.spawn.spawner import WorkerOrder
 from orchestrator.spawn.spcs import JobService, SpcsJob
 from tests.control_plane import ControlPlane, retries
 from tests.embedded_server import EmbeddedServer

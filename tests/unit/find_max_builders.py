@@ -8,12 +8,12 @@ from loadgen.control.tables.run_measurements import StepRecord
 from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import ClientResourceUse, WindowResult, merge
+from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 from loadgen.scenario.model import FindMaxSettings, OnWorkerLoss
 from orchestrator.find_max_controller import FindMaxController, step_record
 from orchestrator.lifecycle import (
     SearchDecision,
 )
-from orchestrator.worker_health import WorkerHealth, WorkerView
 from tests.unit.orchestrator_builders import live, tally, view, window
 from tests.unit.worker_builders import SERVER_TIME
 
@@ -35,7 +35,7 @@ class Led:
 
     def worker(
         self, number: int, shown: StatementTally, seconds: float, health: WorkerHealth = WorkerHealth.ALIVE, **more: Any
-    ) -> WorkerView:
+    ) -> WorkerSnapshot:
         step = self.controller.number
         elapsed_ms = round(seconds * 1000)
         cpu_percent, delivered = more.pop("cpu_percent", 20), more.pop("delivered", 1.0)
@@ -46,7 +46,7 @@ class Led:
         )
         return view(health, number=number, live=live(own), **more)
 
-    def look(self, *views: WorkerView, later_s: float = 1.0) -> SearchDecision | None:
+    def look(self, *views: WorkerSnapshot, later_s: float = 1.0) -> SearchDecision | None:
         self.now_s += later_s
         number = self.controller.number
         judged, order = self.controller.observe(views, self.now_s, queue_seen=False)

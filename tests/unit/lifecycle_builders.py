@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from loadgen.model.run import Phase, RunStatus, WorkerStatus
+from loadgen.results.run_snapshot import WorkerHealth
 from loadgen.rules.plan import plan_run
 from loadgen.scenario.model import Load, OnWorkerLoss
 from loadgen.scenario.settings import TimingSettings
 from orchestrator.lifecycle import RunEnding, RunPolicy
-from orchestrator.worker_health import WorkerHealth
 from tests.unit.orchestrator_builders import end, view
 
 TIMING = TimingSettings()

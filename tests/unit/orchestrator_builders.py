@@ -16,9 +16,8 @@ from loadgen.metrics.recorder import Outcome, WindowState
 from loadgen.metrics.tally import ErrorKey, ErrorTally, StatementTally, Tally, Times
 from loadgen.metrics.window import MergedWindows, WindowResult, merge
 from loadgen.model.counts import Counts, ErrorCategory
-from loadgen.model.run import Phase, WorkerStatus
-from orchestrator.spawn.spawner import ProcessEnd
-from orchestrator.worker_health import WorkerHealth, WorkerView
+from loadgen.model.run import Phase, ProcessEnd, WorkerStatus
+from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 
 MS = 1_000_000
 
@@ -51,9 +50,9 @@ def view(
     live: LiveMetrics | None = None,
     silent_s: float = 0.0,
     **said: Any,
-) -> WorkerView:
+) -> WorkerSnapshot:
     worker_id = f"worker-{number}"
-    return WorkerView(
+    return WorkerSnapshot(
         worker_id=worker_id,
         health=health,
         row=None if status is None else row(worker_id, status, **said),

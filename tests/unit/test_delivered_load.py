@@ -15,6 +15,7 @@ from loadgen.metrics.connections import ConnectionFailure, ReconnectReason
 from loadgen.metrics.live_metrics import read_live, write_live
 from loadgen.metrics.window import WindowResult
 from loadgen.model.run import Phase, WorkerStatus, worker_share
+from loadgen.results.run_snapshot import WorkerHealth
 from loadgen.rules.plan import RunPlan, plan_run, planned_connection_ms
 from loadgen.rules.validity import (
     Delivered,
@@ -30,7 +31,6 @@ from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from orchestrator.event_publisher import start_event
 from orchestrator.run_result import MeasuredWindows, missing_load_causes, with_login_cause
-from orchestrator.worker_health import WorkerHealth
 from tests.unit.orchestrator_builders import live, view, window
 from tests.unit.worker_builders import Pool, Stage
 

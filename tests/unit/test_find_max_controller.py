@@ -7,13 +7,13 @@ import pytest
 
 from loadgen.metrics.window import WindowRow
 from loadgen.results.run_record import measured_windows
+from loadgen.results.run_snapshot import WorkerHealth
 from loadgen.scenario.model import OnWorkerLoss
 from orchestrator.lifecycle import (
     MetricsMissing,
     SearchFinished,
     StartStep,
 )
-from orchestrator.worker_health import WorkerHealth
 from tests.unit.find_max_builders import BAD, CALM, CONFIG, MISSING_S, Led
 from tests.unit.orchestrator_builders import end, live, tally, view, window
 

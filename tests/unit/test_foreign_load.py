@@ -9,6 +9,7 @@ import pytest
 
 from loadgen.control.tables.run_measurements import StepRecord, WarehousePoll
 from loadgen.model.run import WorkerStatus
+from loadgen.results.run_snapshot import WorkerHealth
 from loadgen.snowflake.profile_lookup import find_profile
 from orchestrator.query_history import HistoryFailed, HistorySlice, QueryHistory, WarehouseUse
 from orchestrator.run_environment import (
@@ -21,7 +22,6 @@ from orchestrator.run_environment import (
     own_load_of_steps,
     unobserved_load,
 )
-from orchestrator.worker_health import WorkerHealth
 from tests.control_plane import result_row
 from tests.unit.orchestrator_builders import view
 

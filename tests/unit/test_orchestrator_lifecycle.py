@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus, check_transition
+from loadgen.results.run_snapshot import WorkerSnapshot
 from loadgen.scenario.model import OnWorkerLoss
 from orchestrator.lifecycle import (
     OUTAGE_MAX_S,
@@ -26,7 +27,6 @@ from orchestrator.lifecycle import (
     decide,
     decide_outage,
 )
-from orchestrator.worker_health import WorkerView
 from tests.unit.lifecycle_builders import (
     CONNECTING,
     DONE,
@@ -62,7 +62,7 @@ def state(status: RunStatus, **more: Any) -> LifecycleState:
 
 
 def look(
-    status: RunStatus, *views: WorkerView, now_s: float = 1.0, phase: Phase = Phase.MEASUREMENT, **more: Any
+    status: RunStatus, *views: WorkerSnapshot, now_s: float = 1.0, phase: Phase = Phase.MEASUREMENT, **more: Any
 ) -> RunObservation:
     return RunObservation(now_s=now_s, status=status, phase=phase, reason=None, workers=views, **more)
 
@@ -322,7 +322,7 @@ def test_rows(what: str, before: LifecycleState, seen: RunObservation, actions: 
 @pytest.mark.parametrize("status", [R.COMPLETED, R.CANCELLED, R.FAILED])
 @pytest.mark.parametrize("views", [(), (RUNNING,), (KILLED,), (DONE,)])
 @pytest.mark.parametrize("interrupts", [0, 3])
-def test_a_finished_run_is_left_alone(status: RunStatus, views: tuple[WorkerView, ...], interrupts: int) -> None:
+def test_a_finished_run_is_left_alone(status: RunStatus, views: tuple[WorkerSnapshot, ...], interrupts: int) -> None:
     assert decide(state(status), look(status, *views, interrupts=interrupts, limit=WISH), RULES)[1] == ()
 
 

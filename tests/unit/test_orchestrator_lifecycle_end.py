@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus, WorkerStatus, check_transition
+from loadgen.model.run import RUN_TRANSITIONS, Phase, ProcessEnd, RunStatus, WorkerStatus, check_transition
+from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 from loadgen.rules.plan import plan_run
 from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, OnWorkerLoss
 from loadgen.scenario.settings import TimingSettings
@@ -36,8 +37,6 @@ from orchestrator.lifecycle import (
     after_action,
     decide,
 )
-from orchestrator.spawn.spawner import ProcessEnd
-from orchestrator.worker_health import WorkerHealth, WorkerView
 from tests.unit.find_max_builders import CALM, Led
 from tests.unit.lifecycle_builders import (
     CONNECTING,
@@ -132,7 +131,9 @@ def happen(world: World, what: str) -> None:
 
 @settings(deadline=None, max_examples=100)
 @given(HAPPENINGS, st.booleans())
-def test_every_run_comes_to_an_end(happenings: list[tuple[WorkerView, int, int | None, str, int]], ends: bool) -> None:
+def test_every_run_comes_to_an_end(
+    happenings: list[tuple[WorkerSnapshot, int, int | None, str, int]], ends: bool
+) -> None:
     """In every order of earlier events: when workers have ended, or their time is over."""
     world = World(3)
     for worker, number, fails_at, what, quiet_s in happenings:

@@ -20,6 +20,7 @@ from loadgen.model.counts import ErrorCategory
 from loadgen.model.run import Phase, RunStatus, WorkerStatus
 from loadgen.model.threshold import parse_threshold
 from loadgen.model.warehouse import WarehouseKind
+from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 from loadgen.scenario.model import Load, Threshold
 from loadgen.scenario.settings import GuardrailAction, GuardrailSettings, TimingSettings
 from loadgen.snowflake.failure import Failure
@@ -28,7 +29,6 @@ from orchestrator.guardrails import CONSECUTIVE_BREACHES, WAREHOUSE_UNSEEN_MAX_S
 from orchestrator.leader import Leader
 from orchestrator.lifecycle import RunEnding
 from orchestrator.warehouse import CreditMeter, WarehousePoller
-from orchestrator.worker_health import WorkerHealth, WorkerView
 from tests.fake_clock import FakeClock
 from tests.unit.orchestrator_builders import end, live, tally, view, window
 from tests.unit.worker_builders import scenario
@@ -68,10 +68,10 @@ def told(number: int, statements: Mapping[str, StatementTally], length_s: float 
     )
 
 
-def second(number: int, ms: Sequence[float], last: Sequence[float] = (), *, name: str = "s", **said: Any) -> WorkerView:
+def second(number: int, ms: Sequence[float], last: Sequence[float]) -> WorkerSnapshot:
     """A worker after this many seconds; everything so far took `ms`, what ended in the last second `last`."""
-    now = live(window({name: tally(tuple(ms))}, seconds=float(number)))
-    return view(live=replace(now, seconds=(told(number, {name: tally(tuple(last))}),)), **said)
+    now = live(window({"s": tally(tuple(ms))}, seconds=float(number)))
+    return view(live=replace(now, seconds=(told(number, {"s": tally(tuple(last))}),)))
 
 
 def led(
@@ -250,7 +250,7 @@ def test_warm_up_is_not_measured():
 # --- guardrails ------------------------------------------------------------------------------------------------------
 
 
-def looks(watching: LimitMonitor, times: int, views: list[WorkerView]) -> list[RunEnding | None]:
+def looks(watching: LimitMonitor, times: int, views: list[WorkerSnapshot]) -> list[RunEnding | None]:
     return [watching.check(views, 1.0) for _ in range(times)]
 
 

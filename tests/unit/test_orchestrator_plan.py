@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from loadgen.control.tables.run_control_events import NewEvent
 from loadgen.model.event import PlannedCommand, SetPhase, SetRunTarget, Start
 from loadgen.model.run import Phase
+from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 from loadgen.rules.plan import RunPlan, plan_run, planned_arrivals, planned_connection_ms
 from loadgen.scenario.model import ArrivalProcess, FindMaxSettings, Load, LoadMode, LoadStage
 from loadgen.scenario.settings import TimingSettings
 from orchestrator.event_publisher import LATENCY_MAX_S, Announcement, lead_ms, start_event, step_event
-from orchestrator.worker_health import WorkerHealth, WorkerView
 from tests.unit.orchestrator_builders import view
 
 
@@ -276,7 +276,7 @@ def test_a_worker_whose_heartbeats_do_not_acknowledge_an_event_in_time_is_named_
     ],
     ids=["silent", "lost", "never registered"],
 )
-def test_a_worker_without_heartbeats_after_the_time_limit_is_not_late(worker: WorkerView) -> None:
+def test_a_worker_without_heartbeats_after_the_time_limit_is_not_late(worker: WorkerSnapshot) -> None:
     announced = Announcement(sequence_id=1, what="event 1 (START)", within_s=5.0, overdue_s=105.0)
 
     assert announced.late([worker], now_s=106.0) == []

@@ -18,9 +18,9 @@ from loadgen.metrics.live_metrics import LiveMetrics, LiveSecond
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.tally import Tally
 from loadgen.metrics.window import ALL_STATEMENTS, VERSION, dump
+from loadgen.results.run_snapshot import WorkerHealth
 from loadgen.scenario.model import Threshold
 from orchestrator.lifecycle import RunEnding
-from orchestrator.worker_health import WorkerHealth
 from tests.unit.orchestrator_builders import live, merged, tally, view, window
 from tests.unit.test_orchestrator_limits import FAST, SLOW, limits, threshold, told
 

@@ -9,16 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
-from loadgen.model.run import Phase, WorkerStatus
-from orchestrator.spawn.spawner import ProcessEnd
-from orchestrator.worker_health import (
-    LiveMetricsReader,
-    LivenessTracker,
-    ReplacementTracker,
-    WorkerHealth,
-    WorkerView,
-    assess_workers,
-)
+from loadgen.model.run import Phase, ProcessEnd, WorkerStatus
+from loadgen.results.run_snapshot import WorkerDisplayState, WorkerHealth, WorkerSnapshot
+from orchestrator.worker_health import LiveMetricsReader, LivenessTracker, ReplacementTracker, assess_workers
 from tests.unit.orchestrator_builders import end, live_text, row, view, window
 
 STALE_S, DEAD_S, GAP_S = 30.0, 60.0, 2.0
@@ -27,7 +20,7 @@ S = WorkerStatus
 
 def views_of(
     *rows: HeartbeatRow, ends: tuple[ProcessEnd, ...] = (), silent_s: dict[str, float] | None = None, expected: int = 1
-) -> tuple[WorkerView, ...]:
+) -> tuple[WorkerSnapshot, ...]:
     names = [f"worker-{number}" for number in range(expected)]
     return assess_workers(names, rows, ends, silent_s or {}, stale_s=STALE_S, dead_s=DEAD_S)
 
@@ -224,7 +217,7 @@ def test_all_expected_workers_are_listed_in_order_and_unknown_ones_are_not() -> 
         (view(WorkerHealth.ALIVE, S.STARTING, last_error="login refused"), "worker-0 is STARTING: login refused"),
     ],
 )
-def test_the_outcome_of_a_worker(worker: WorkerView, sentence: str) -> None:
+def test_the_outcome_of_a_worker(worker: WorkerSnapshot, sentence: str) -> None:
     assert worker.why == sentence
 
 
@@ -259,3 +252,18 @@ def test_an_unchanged_heartbeat_is_read_once() -> None:
     assert changed != first
     assert (damaged, none) == (None, None)
     assert reader.read(row(live_metrics=text)) == first
+
+
+@pytest.mark.parametrize(
+    ("health", "status", "state"),
+    [
+        (WorkerHealth.ALIVE, WorkerStatus.STARTING, WorkerDisplayState.STARTING),
+        (WorkerHealth.ALIVE, WorkerStatus.DRAINING, WorkerDisplayState.DRAINING),
+        (WorkerHealth.STALE, WorkerStatus.RUNNING, WorkerDisplayState.STALE),
+        (WorkerHealth.DEAD, WorkerStatus.RUNNING, WorkerDisplayState.DEAD),
+        (WorkerHealth.DONE, WorkerStatus.COMPLETED, WorkerDisplayState.DONE),
+        (WorkerHealth.MISSING, None, WorkerDisplayState.MISSING),
+    ],
+)
+def test_the_leaders_view_of_a_worker_has_priority_over_its_report(health, status, state):
+    assert view(health, status).state is state

@@ -9,16 +9,13 @@ from datetime import timedelta
 import click
 import pytest
 
-from loadgen.cli.display import RunDisplay, RunLines, display_snapshot, status_line
-from loadgen.model.run import Phase, WorkerStatus
+from loadgen.cli.display import RunDisplay, RunLines, status_line
+from loadgen.model.run import Phase
 from loadgen.tui.screen_state import LogEntry, TableProgress
-from loadgen.tui.snapshot import WorkerDisplayState
-from orchestrator.aggregation import RunSnapshot
 from orchestrator.job import JobStatus
-from orchestrator.worker_health import WorkerHealth
 from tests.fake_clock import FakeClock
 from tests.unit.orchestrator_builders import view
-from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, MOMENT, NOW_S, STALE, WARMUP, run_row, scenario
+from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, MOMENT, NOW_S, STALE, WARMUP, run_row, scenario, snapshot
 
 
 @pytest.fixture
@@ -137,8 +134,8 @@ def test_the_last_line_of_a_run_is_its_verdict(clock, capsys):
     display = RunDisplay(scenario(), clock, quiet=False)
     display.show(JobStatus(doing="connecting"))
     display.show(JobStatus(doing="starting workers", run_id="r1"))
-    tick = RunSnapshot(run=run_row(run_id="r1"), workers=(view(),), elapsed_s=12.0, ends_s=70.0, measures_s=10.0)
-    display.show(JobStatus(doing="RUNNING", run_id="r1", tick=tick))
+    seen = snapshot(NOW_S, view(), run=run_row(run_id="r1"), elapsed_s=12.0, ends_s=70.0, measures_s=10.0)
+    display.show(JobStatus(doing="RUNNING", run_id="r1", snapshot=seen))
     display.say("stopping")
     display.close()
     display.verdict({"run_id": "r1", "verdict": "failed", "exit_code": 10, "exit_reason": "not met: p95 < 1ms"})
@@ -151,23 +148,3 @@ def test_the_last_line_of_a_run_is_its_verdict(clock, capsys):
         "stopping",
         "r1 MISSED, exit code 10: not met: p95 < 1ms",
     ]
-
-
-@pytest.mark.parametrize(
-    ("health", "status", "state"),
-    [
-        (WorkerHealth.ALIVE, WorkerStatus.STARTING, WorkerDisplayState.STARTING),
-        (WorkerHealth.ALIVE, WorkerStatus.DRAINING, WorkerDisplayState.DRAINING),
-        (WorkerHealth.STALE, WorkerStatus.RUNNING, WorkerDisplayState.STALE),
-        (WorkerHealth.DEAD, WorkerStatus.RUNNING, WorkerDisplayState.DEAD),
-        (WorkerHealth.DONE, WorkerStatus.COMPLETED, WorkerDisplayState.DONE),
-        (WorkerHealth.MISSING, None, WorkerDisplayState.MISSING),
-    ],
-)
-def test_the_leaders_view_of_a_worker_has_priority_over_its_report(health, status, state):
-    tick = RunSnapshot(run=run_row(), workers=(view(health, status),), elapsed_s=None, ends_s=None, measures_s=0.0)
-
-    (worker,) = display_snapshot(tick, 1.0, MOMENT).workers
-
-    assert worker.state is state
-    assert bool(worker.why) == (state is WorkerDisplayState.DEAD)

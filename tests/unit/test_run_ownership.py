@@ -12,12 +12,12 @@ from loadgen.control.tables.run_leases import LeaseHolder
 from loadgen.control.tables.run_status import UnfinishedRun
 from loadgen.model.event import Command, Recipient, Start, Stop
 from loadgen.model.run import WorkerStatus
+from loadgen.results.run_snapshot import WorkerHealth
 from loadgen.snowflake.profile_lookup import find_profile
 from orchestrator.leadership import NEVER_LED_S, active_worker, why_not_recoverable
 from orchestrator.recover import workers_at_last_heartbeat
 from orchestrator.run_result import planned_until_s
 from orchestrator.warehouse import KEY_MAX, TargetWarehouse, busy_text
-from orchestrator.worker_health import WorkerHealth
 from tests.unit.run_builders import RUN, WORKER
 
 # --- who may be recovered --------------------------------------------------------------------------------------------

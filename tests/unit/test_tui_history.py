@@ -17,8 +17,8 @@ from loadgen.metrics.histogram import EMPTY, Histogram
 from loadgen.metrics.live_metrics import LiveSecond
 from loadgen.model.run import Phase
 from loadgen.report.records import WorkerSecond
+from loadgen.results.run_snapshot import RunSnapshot, WorkerHealth
 from loadgen.tui.history import KEPT_S, HistorySecond, LiveHistory, PeakThroughput, coarsen_second
-from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState
 from loadgen.units import NS_PER_MS
 from tests.unit.orchestrator_builders import tally, window
 from tests.unit.tui_builders import MOMENT, second, snapshot, worker
@@ -40,7 +40,7 @@ def stored(number: int, one: LiveSecond) -> WorkerSecond:
     )
 
 
-def telling(seen_s: float, *lives: Sequence[LiveSecond], **more: Any) -> DisplaySnapshot:
+def telling(seen_s: float, *lives: Sequence[LiveSecond], **more: Any) -> RunSnapshot:
     """A snapshot of workers whose heartbeats contain these seconds."""
     return snapshot(seen_s, *(worker(number, seconds=tuple(live)) for number, live in enumerate(lives)), **more)
 
@@ -109,7 +109,7 @@ def test_a_row_is_shown_once_every_working_worker_has_reported_it():
     history.note(telling(5.0, seconds, seconds[:3]))
     assert [at_s for at_s, _ in shown(history)] == [0, 1, 2]
 
-    silent = worker(1, seconds=tuple(seconds[:3]), state=WorkerDisplayState.STALE)
+    silent = worker(1, seconds=tuple(seconds[:3]), health=WorkerHealth.STALE)
     history.note(snapshot(6.0, worker(0, seconds=tuple(seconds)), silent))
     assert shown(history)[-1] == (4, 10.0)
 

@@ -21,11 +21,11 @@ import pytest
 from loadgen.cli.display import LiveDisplay, RunDisplay
 from loadgen.scenario.settings import SpawnerKind, SpawnerSettings
 from loadgen.tui.terminal import LiveScreen, is_usable
-from orchestrator.aggregation import RunSnapshot
+from loadgen.units import NS_PER_S
 from orchestrator.job import JobStatus
 from tests.fake_clock import FakeClock
 from tests.processes import wait_until
-from tests.unit.tui_builders import MEASUREMENT, run_row, scenario
+from tests.unit.tui_builders import MEASUREMENT, scenario, snapshot
 
 ENTER, LEAVE, CURSOR, NO_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h", "\x1b[?25l"
 GOOD = {"TERM": "xterm-256color"}
@@ -245,10 +245,8 @@ def test_from_the_first_ctrl_c_on_the_header_shows_stopping_and_the_footer_the_e
     monkeypatch.setattr(sys, "stderr", tty.stream)
     monkeypatch.setattr("os.environ", GOOD)
     display = RunDisplay(scenario(), clock, quiet=False)
-    now = JobStatus(
-        doing="",
-        tick=RunSnapshot(run=run_row(), workers=(), elapsed_s=35.0, ends_s=60.0, measures_s=0.0),
-    )
+    seen = snapshot(clock.monotonic_ns() / NS_PER_S, elapsed_s=34.0, ends_s=60.0)  # one second before the first frame
+    now = JobStatus(doing="", snapshot=seen)
 
     def frame() -> str:
         clock.advance(1.0)

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from loadgen.model.run import Phase
 from loadgen.report.experiment import ExperimentStatus
+from loadgen.results.run_snapshot import WorkerDisplayState
 from loadgen.rules.thresholds import Checked
 from loadgen.tui.screen import ScreenPage, ScreenSection, distribute_lines, render
 from loadgen.tui.screen_state import ScreenState, TableProgress
-from loadgen.tui.snapshot import WorkerDisplayState
 from loadgen.tui.threshold_panel import thresholds
 from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, NOW_S, SIZES, STALE, VIEWS, WARMUP, cells, drawn, step
 

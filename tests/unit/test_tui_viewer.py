@@ -9,11 +9,11 @@ import pytest
 from loadgen.control.tables.run_measurements import StepRecord
 from loadgen.metrics.connections import ConnectionFailure, LoginCounts, ReconnectReason
 from loadgen.metrics.interval import MeasuredCounts
-from loadgen.model.run import Phase, RunStatus
+from loadgen.model.run import Phase, ProcessEnd, RunStatus
+from loadgen.results.run_snapshot import WorkerHealth
 from loadgen.scenario.model import ArrivalProcess, FindMaxSettings, LoadMode, LoadStage
 from loadgen.tui.draw import clock, count, measured, ms, one_line, percent, rate, short, short_worker, time_of
 from loadgen.tui.presenter import ScreenPresenter, new_log_entries
-from loadgen.tui.snapshot import WorkerDisplayState
 from tests.unit.orchestrator_builders import tally, window
 from tests.unit.tui_builders import MOMENT, quantile_of, run_row, scenario, second, snapshot, worker
 
@@ -142,11 +142,23 @@ def test_the_planned_rate_follows_warm_up_stages_and_ramps():
 
 def test_connections_are_those_of_living_workers_and_those_of_lost_workers_are_missing():
     alive = worker(0, target_connections=8, open_connections=6, active_connections=5)
-    dead = worker(1, state=WorkerDisplayState.DEAD, target_connections=8, open_connections=8, active_connections=8)
+    dead = worker(1, health=WorkerHealth.DEAD, target_connections=8, open_connections=8, active_connections=8)
 
     offered = ScreenPresenter(scenario()).update(snapshot(1.0, alive, dead)).offered
 
     assert (offered.target, offered.open, offered.busy, offered.rate_per_s) == (16, 6, 5, None)
+
+
+def test_the_line_of_a_worker_shows_why_it_is_dead_else_its_last_error():
+    end = ProcessEnd(worker_id="worker-1", code=-9)
+    lost = replace(worker(1, health=WorkerHealth.DEAD, last_error="timed out"), end=end)
+    stale = worker(2, health=WorkerHealth.STALE, last_error="timed out")
+
+    lines = ScreenPresenter(scenario()).update(snapshot(10.0, worker(0), lost, stale)).workers
+
+    assert [line.state for line in lines] == ["running", "dead", "stale"]
+    assert [line.said for line in lines] == ["", "worker-1 was killed by signal 9", "timed out"]
+    assert [line.heard_s for line in lines] == [9.5, 9.5, 9.5]
 
 
 def test_the_mean_is_shown_once_every_living_worker_has_begun():
@@ -154,7 +166,7 @@ def test_the_mean_is_shown_once_every_living_worker_has_begun():
     viewer = ScreenPresenter(scenario())
 
     first = viewer.update(snapshot(1.0, worker(0, begun), worker(1)))
-    then = viewer.update(snapshot(2.0, worker(0, begun), worker(1, state=WorkerDisplayState.DEAD)))
+    then = viewer.update(snapshot(2.0, worker(0, begun), worker(1, health=WorkerHealth.DEAD)))
 
     assert first.window is not None
     assert then.window is not None
@@ -255,12 +267,15 @@ def test_a_change_is_shown_once():
 
 def test_workers_with_the_same_change_share_a_line():
     before = snapshot(1.0, *(worker(number) for number in range(5)))
-    stale = snapshot(2.0, *(replace(one, state=WorkerDisplayState.STALE) for one in before.workers))
-    dead = snapshot(3.0, *(replace(one, state=WorkerDisplayState.DEAD, why="it was\nkilled") for one in before.workers))
+    stale = snapshot(2.0, *(replace(one, health=WorkerHealth.STALE) for one in before.workers))
+    killed = [
+        replace(one, health=WorkerHealth.DEAD, end=ProcessEnd(worker_id="it\n", code=-9)) for one in before.workers
+    ]
+    dead = snapshot(3.0, *killed)
 
     assert texts(before, stale) == ["worker-0 is stale (and 4 more)"]
     assert texts(stale, before) == ["worker-0 is back (and 4 more)"]
-    assert texts(stale, dead) == ["it was␊killed (and 4 more)"]
+    assert texts(stale, dead) == ["it␊ was killed by signal 9 (and 4 more)"]
 
 
 def test_rejected_logins_are_shown_when_their_number_has_doubled():

@@ -18,6 +18,7 @@ from loadgen.metrics.window import WindowResult
 from loadgen.model.counts import Counts
 from loadgen.model.run import Phase, RunStatus
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
+from loadgen.results.run_snapshot import RunSnapshot, WorkerDisplayState, WorkerHealth, WorkerSnapshot
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import Load, Scenario
 from loadgen.tui.history import HistorySecond, PeakThroughput, RecentFigures, StatementSecond
@@ -35,7 +36,6 @@ from loadgen.tui.screen_state import (
     WindowFigures,
     WorkerLine,
 )
-from loadgen.tui.snapshot import DisplaySnapshot, WorkerDisplayState, WorkerSnapshot
 from loadgen.units import NS_PER_MS
 from tests.unit.orchestrator_builders import row, tally
 
@@ -280,8 +280,7 @@ def worker(
     *windows: WindowResult,
     elapsed_s: float = 1.0,
     succeeded: int = 0,
-    state: WorkerDisplayState = WorkerDisplayState.RUNNING,
-    why: str = "",
+    health: WorkerHealth = WorkerHealth.ALIVE,
     measured: MeasuredCounts | None = None,
     seconds: tuple[LiveSecond, ...] = (),
     **said: Any,
@@ -289,8 +288,8 @@ def worker(
     worker_id = f"worker-{number}"
     return WorkerSnapshot(
         worker_id=worker_id,
-        state=state,
-        row=row(worker_id, **said),
+        health=health,
+        row=replace(row(worker_id, **said), age_ms=500),
         live=LiveMetrics(
             elapsed_s=elapsed_s,
             totals=Counts(scheduled=succeeded, succeeded=succeeded),
@@ -298,8 +297,8 @@ def worker(
             windows=windows,
             seconds=seconds,
         ),
+        end=None,
         silent_s=0.5,
-        why=why,
     )
 
 
@@ -318,9 +317,9 @@ def second(
     )
 
 
-def snapshot(seen_s: float, *workers: WorkerSnapshot, **more: Any) -> DisplaySnapshot:
+def snapshot(seen_s: float, *workers: WorkerSnapshot, **more: Any) -> RunSnapshot:
     fields: dict[str, Any] = {"run": run_row(), "moment": MOMENT + timedelta(seconds=seen_s)}
-    return DisplaySnapshot(seen_s=seen_s, workers=workers, **(fields | more))
+    return RunSnapshot(seen_s=seen_s, workers=workers, **(fields | more))
 
 
 VIEWS = {"warmup": WARMUP, "measurement": MEASUREMENT, "find_max": FIND_MAX, "stale": STALE}

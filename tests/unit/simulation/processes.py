@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, cast
 
 from loadgen.control.session import ControlSession, NamedQuery
 from loadgen.errors import LoadgenError
-from loadgen.model.run import Phase
+from loadgen.model.run import Phase, ProcessEnd
+from loadgen.results.run_snapshot import RunSnapshot
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.units import NS_PER_S
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.self_monitor import PROBE_S, ResourceReading, WakeupDelay
 from loadgen.worker.worker import Worker
-from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import recover_runs
 from orchestrator.service import OrchestratorService
-from orchestrator.spawn.spawner import ObservedWorkers, ProcessEnd, WorkerOrder
+from orchestrator.spawn.spawner import ObservedWorkers, WorkerOrder
 from tests.unit.simulation.rules import Mutation
 from tests.unit.simulation.scheduler import Killed
 from tests.unit.simulation.standard_tables import ZERO
@@ -360,8 +360,8 @@ class OrchestratorProcess(Process):
             if self._children is not None:
                 self._children.orphan()
 
-    def _told(self, tick: RunSnapshot) -> None:
-        self.world.seen_by(tick)
+    def _told(self, snapshot: RunSnapshot) -> None:
+        self.world.seen_by(snapshot)
 
     def _live(self) -> None:
         super()._live()

@@ -18,6 +18,7 @@ from loadgen.control.tables.worker_heartbeats import WorkerIdentity
 from loadgen.metrics.live_metrics import read_live
 from loadgen.model.event import EventType
 from loadgen.model.run import RunStatus, WorkerStatus
+from loadgen.results.run_snapshot import RunSnapshot, WorkerHealth
 from loadgen.rules.validity import RunVerdict
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import OnWorkerLoss, Scenario
@@ -28,10 +29,8 @@ from loadgen.worker import client, collector, ramp_controller, sessions, startup
 from loadgen.worker.flush import SPOOL_VARIABLE
 from loadgen.worker.heartbeat import identity_of
 from orchestrator import query_history, warehouse, worker_health
-from orchestrator.aggregation import RunSnapshot
 from orchestrator.recover import RecoveredRun
 from orchestrator.spawn.spawner import WorkerOrder
-from orchestrator.worker_health import WorkerHealth
 from tests.unit.simulation.faults import plan_faults
 from tests.unit.simulation.processes import (
     RECOVER_S,
@@ -161,12 +160,12 @@ class World:
         process.begin(self.rng.uniform(0.1, 1.0))
         return process
 
-    def seen_by(self, tick: RunSnapshot) -> None:
+    def seen_by(self, snapshot: RunSnapshot) -> None:
         """After a poll of a leader: a worker that it declared lost was silent while the leader could have seen its
         heartbeats."""
         now_s, timing = self.scheduler.now_s, self.scenario.timing
         self.statements.append(TICK_ENDS)
-        for view in tick.workers:
+        for view in snapshot.workers:
             by_silence = view.end is None and view.status not in (WorkerStatus.DEAD, WorkerStatus.COMPLETED, None)
             if view.health is WorkerHealth.DEAD and by_silence and view.row is not None:
                 beaten_s = now_s - view.row.age_ms / 1_000

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from loadgen.errors import LoadgenError
 from loadgen.model.run import RowEnrichment, RunEnrichment
+from loadgen.units import counted
 from loadgen.values import dataclass
 
 SERVER_TIME_KINDS = (
@@ -91,9 +92,9 @@ def reasons_of(
     tally: Sequence[EnrichmentCount], *, transactions: frozenset[str], hybrid: frozenset[str], dropped: int = 0
 ) -> tuple[str, ...]:
     """Why not every logged statement is enriched; the most certain reasons come first."""
-    missing = (dropped, "are missing in the query log: more than query_log.max_rows, or it could not be written")
+    missing = (dropped, "did not reach the query log: more than query_log.max_rows, or it could not be written")
     return tuple(
-        f"{count:,} statements {why}" for count, why in (missing, *_reasons(tally, transactions, hybrid)) if count
+        f"{counted(count, 'statement')} {why}" for count, why in (missing, *_reasons(tally, transactions, hybrid)) if count
     ) or (() if tally else ("the query log kept no statement",))
 
 
@@ -106,11 +107,11 @@ def _reasons(
     yield _sum(row for row in skipped if not row.identified), "got no query id: the connection failed"
     yield (
         _sum(row for row in known if row.statement_name in transactions),
-        "are transactions, which the history has only statement by statement",
+        "consisted of several SQL statements (transactions), which the history has one by one",
     )
     yield (
         _sum(row for row in known if row.statement_name in hybrid),
-        "touch only hybrid tables: Snowflake keeps no row of short ones (it counts them in AGGREGATE_QUERY_HISTORY,"
+        "touched only hybrid tables: Snowflake keeps no row of short ones (it counts them in AGGREGATE_QUERY_HISTORY,"
         " hours later)",
     )
     yield (
@@ -119,14 +120,14 @@ def _reasons(
     )
     yield (
         _sum(row for row in missing if row.statement_name in hybrid),
-        "touch only hybrid tables and are not in the history, which keeps the slow ones of their kind: the times"
+        "touched only hybrid tables and did not appear in the history, which keeps the slow ones of their kind: the times"
         " below are not typical",
     )
     yield (
         _sum(row for row in missing if row.statement_name not in hybrid),
-        "are not in the history; it keeps no row of short statements that touch only hybrid tables",
+        "did not appear in the history; it keeps no row of short statements that touch only hybrid tables",
     )
-    yield _sum(row for row in tally if row.status is RowEnrichment.FAILED), "are in the history without times"
+    yield _sum(row for row in tally if row.status is RowEnrichment.FAILED), "appeared in the history without times"
     yield _sum(row for row in tally if row.status is RowEnrichment.PENDING), "may still appear in the history"
 
 

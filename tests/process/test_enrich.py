@@ -191,7 +191,7 @@ def test_statements_on_hybrid_tables_are_skipped_with_a_reason_unless_forced(har
         ("enrichment.enabled is false in the scenario",),
     )
     assert (auto.status, skipped) == (RunEnrichment.SKIPPED, ["SKIPPED"])
-    assert "touch only hybrid tables" in auto.reasons[0]
+    assert "touched only hybrid tables" in auto.reasons[0]
     assert (asked, document["status"], document["not_found"], document["skipped"]) == (0, "PARTIAL", 1, 0)
     assert (on.status, on.counts[Row.NOT_FOUND]) == (RunEnrichment.PARTIAL, 1)
     assert "not typical" in on.reasons[0]
@@ -265,7 +265,7 @@ def test_the_command_enriches_a_run_that_has_ended_and_prints_its_progress(harne
     assert (document["run_id"], document["status"], document["coverage_percent"]) == (harness.run_id, "ENRICHED", 75.0)
     assert (document["total"], document["enriched"], document["skipped"], document["pending"]) == (4, 3, 1, 0)
     assert document["overhead_ms"] is not None
-    assert "1 are transactions" in document["reason"]
+    assert "1 statement consisted of several SQL statements" in document["reason"]
     assert f"run {harness.run_id}: ENRICHED, 75.0 % of 4 logged statements" in text
     assert main(["enrich", "no-such-run", "-c", "embedded", "--database", harness.plane.place.database]) == 2
     assert "hint: " in capsys.readouterr().err

@@ -276,7 +276,7 @@ def test_every_statement_that_is_not_enriched_has_a_reason_that_counts_it():
 
     reasons = reasons_of(tally, transactions=frozenset({"pair"}), hybrid=frozenset({"h"}))
 
-    words = ["query id", "transactions", "AGGREGATE_QUERY_HISTORY", "7 days", "not typical", "not in the history; it"]
+    words = ["query id", "transactions", "AGGREGATE_QUERY_HISTORY", "7 days", "not typical", "not appear in the history; it"]
     assert [reason.partition(" ")[0] for reason in reasons] == ["2", "3", "4", "5", "6", "7", "8", "1,009"]
     assert all(word in reason for word, reason in zip(words, reasons, strict=False))
     assert reasons_of(counted(("s", Row.ENRICHED, 1)), transactions=frozenset(), hybrid=frozenset()) == ()
@@ -319,7 +319,7 @@ def test_statements_that_are_missing_in_the_query_log_are_not_covered():
     document = enrichment_document(cut)
     known = [document[name] for name in ("total", "enriched", "dropped", "coverage_percent")]
     assert known == [294, 100, 194, pytest.approx(100 * 100 / 294, abs=0.001)]
-    assert document["reason"].startswith("194 statements are missing in the query log")
+    assert document["reason"].startswith("194 statements did not reach the query log")
 
 
 def test_percentiles_that_the_samples_cannot_support_are_not_stated():

@@ -243,7 +243,7 @@ def _thresholds(summary: Mapping[str, Any]) -> Iterator[str]:
         (
             _OUTCOMES[formatting.outcome(one, summary)],
             markdown(formatting.check(one, NAME_MAX)),
-            formatting.judged(one),
+            formatting.judged(one, summary),
         )
         for one in summary["thresholds"][:STATEMENTS_MAX]
     ]

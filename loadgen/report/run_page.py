@@ -98,7 +98,7 @@ def _words(threshold: Mapping[str, Any]) -> str:
 
 
 def _judged(threshold: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-    value, why = formatting.judged(threshold), formatting.undecided(threshold, summary)
+    value, why = formatting.judged(threshold, summary), formatting.undecided(threshold, summary)
     return value if why in ("", value) else f"{value}, {why}"
 
 

@@ -70,7 +70,7 @@ def test_an_undecided_threshold_shows_no_measured_value() -> None:
 
 def test_a_threshold_without_a_value_fails_with_a_message() -> None:
     (failure,) = suite(checked=(Checked(check="p99 < 1s", value=None, passed=False),)).iter("failure")
-    assert failure.get("message") == "no samples"
+    assert failure.get("message") == "undecided: no samples"
 
 
 def test_it_is_valid_xml_with_any_texts() -> None:

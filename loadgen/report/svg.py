@@ -23,6 +23,7 @@ LANE = 12  # height of a line of labels above the plot
 NOTE_WIDTH = 6.4  # maximum width of a character in a small label
 LIMIT_WIDTH = 7.0  # maximum width of a character in a label of a limit, which is bold
 LIMIT_GAP = 14  # between two labels of limits above the plot
+LINE_ROOM = 1.0  # between a label of a limit and a line
 PLACE_STEP = 12  # between two places that are tried for a label
 TICK_WIDTH = 7.4  # maximum width of a character in a label of an axis, or in a name
 ABOVE, BELOW = "↑ above the chart: ", "↓ below the chart: "  # before the label of a limit beyond the axis
@@ -279,9 +280,10 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 def _limits(chart: Chart) -> Iterator[str]:
-    """Lines, each with its label where it covers neither data nor another label, the rightmost such place. Without
-    one, and for a limit beyond the axis, the label is above the plot; beyond the axis it has an arrow and no line."""
-    taken = [*_band_labels(chart)]
+    """Lines, each with its label where it covers neither data nor a mark, another line or another label, the rightmost
+    such place. Without one, and for a limit beyond the axis, the label is above the plot; beyond the axis it has an
+    arrow and no line."""
+    taken = [*_band_labels(chart), *_mark_lines(chart), *_limit_lines(chart)]
     above = float(chart.right)
     for limit in chart.limits:
         y, (start, end) = chart.py(limit.value), _span_px(chart, limit)
@@ -328,6 +330,20 @@ def _band_labels(chart: Chart) -> Iterator[Box]:
     for band in chart.bands:
         left = chart.px(band.start)
         yield left, float(chart.top), left + NOTE_WIDTH * len(unescape(band.label)) + 8, chart.top + 14.0
+
+
+def _mark_lines(chart: Chart) -> Iterator[Box]:
+    for mark in chart.marks:
+        x = chart.px(mark.at)
+        yield x - LINE_ROOM, float(chart.top), x + LINE_ROOM, float(chart.bottom)
+
+
+def _limit_lines(chart: Chart) -> Iterator[Box]:
+    """The lines of limits. A label begins below its own line, or ends above it."""
+    for limit in chart.limits:
+        if chart.y.low <= limit.value <= chart.y.high:
+            y, (start, end) = chart.py(limit.value), _span_px(chart, limit)
+            yield start, y - LINE_ROOM, end, y + LINE_ROOM
 
 
 def _overlap(one: Box, other: Box) -> bool:

@@ -123,6 +123,22 @@ def test_labels_of_limits_do_not_lie_on_each_other() -> None:
     assert all(abs(one[0] - other[0]) > 100 or abs(one[1] - other[1]) >= 11 for one, other in combinations(places, 2))
 
 
+LABELLED = (ChartLimit(value=50.0, label="p95 &lt; 50ms"), ChartLimit(value=58.0, label="p99 &lt; 58ms"))
+
+
+@pytest.mark.parametrize("at", [[9.95], [9.6, 9.95], [9.0], [number / 4 for number in range(40)]])
+def test_neither_a_mark_nor_the_line_of_a_limit_crosses_the_label_of_a_limit(at: list[float]) -> None:
+    """The words of one are 80 wide, 11 high, and end at its x."""
+    marks = tuple(ChartMarker(at=one, title="STOP") for one in at)
+    frame = chart(lines=(), marks=marks, limits=LABELLED, height=120)
+    picture = ElementTree.fromstring(svg(frame))
+    for label in (one for one in picture.iter("text") if (one.get("class") or "").startswith("limit ")):
+        right, y = float(label.get("x") or 0), float(label.get("y") or 0)
+        is_inside = y > frame.top
+        assert not [x for x in map(frame.px, at) if is_inside and right - 80 < x < right]
+        assert not [one.value for one in LABELLED if y - 9 < frame.py(one.value) < y + 2]
+
+
 def test_a_limit_of_a_stage_is_drawn_over_its_time() -> None:
     picture = drawn(limits=(ChartLimit(value=50.0, label="peak.p95", span=(2.0, 6.0)),))
     (line,) = [line for line in picture.iter("line") if "limit" in (line.get("class") or "")]

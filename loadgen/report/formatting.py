@@ -35,6 +35,11 @@ def verdict_word(verdict: str) -> str:
     return _VERDICT_WORDS.get(verdict, verdict)
 
 
+def verdict_of_word(word: str) -> str:
+    """The verdict of summary.json that has this word."""
+    return next((verdict for verdict, shown in _VERDICT_WORDS.items() if shown == word), word)
+
+
 CUT_OFF = "cut off"
 CUT_OFF_NOTE = "Cut off: timed out, gave up a lock, cancelled or never sent; in the times as lower bounds (≥)."
 

@@ -258,7 +258,7 @@ def change_phrase(step: ConfirmedChange) -> str:
 
 
 def count_phrase(left_out: Mapping[str, int]) -> str:
-    """Counts as text: 2 are INVALID, 1 is FAILED."""
+    """Counts as text: 2 are INVALID, 1 has the verdict error."""
     return ", ".join(
         f"{count} {why if count > 1 else why.replace('are ', 'is ', 1).replace('have ', 'has ', 1)}"
         for why, count in sorted(left_out.items())

@@ -120,7 +120,7 @@ def test_errors_are_judged_in_points():
 
 def test_few_runs_are_for_learning():
     assert trend(QUIET[:3]).verdict is TrendVerdict.LEARNING
-    assert trend_of("orders", [], {"are FAILED": 2}).verdict is TrendVerdict.LEARNING
+    assert trend_of("orders", [], {"have the verdict error": 2}).verdict is TrendVerdict.LEARNING
     assert trend(QUIET[: RUNS_MIN - 1]).verdict is TrendVerdict.LEARNING
     assert trend(QUIET[:RUNS_MIN]).verdict is TrendVerdict.STEADY
 

@@ -40,6 +40,25 @@ def verdict_of_word(word: str) -> str:
     return next((verdict for verdict, shown in _VERDICT_WORDS.items() if shown == word), word)
 
 
+_FACT_NAMES = {"driver_lightened": "telemetry of the driver off", "driver_major": "major version of the driver"}
+_ENVIRONMENT = "environment."
+
+
+def fact_name(key: str) -> str:
+    """The name of a fact about the environment, for displays; its key is for JSON."""
+    return _FACT_NAMES.get(key, key.replace("_", " "))
+
+
+def setting_name(key: str) -> str:
+    """The name of a setting, as in a scenario file, or of a fact about the environment."""
+    return fact_name(key.removeprefix(_ENVIRONMENT)) if key.startswith(_ENVIRONMENT) else key
+
+
+def fact_value(value: object) -> object:
+    """The value of a fact: yes and no, other values unchanged."""
+    return ("yes" if value else "no") if isinstance(value, bool) else value
+
+
 CUT_OFF = "cut off"
 CUT_OFF_NOTE = "Cut off: timed out, gave up a lock, cancelled or never sent; in the times as lower bounds (≥)."
 

@@ -56,7 +56,6 @@ EVENTS_OPEN = 12  # longer lists are folded
 CONFIG_MAX = 16_000
 WARNINGS = "warnings"  # key of the environment: warnings about the run
 CREDITS = "credits"  # key of the environment: credits of the warehouse
-FACT_NAMES = {"driver_lightened": "telemetry of the driver off"}
 LEDGER = {"mean": "avg", "p50": "p50", "p95": "p95"}  # columns of server times: key of summary.json, heading
 SENT_ONCE = (
     "The driver sends each measured statement once, because its retries are off. If a session token has expired, it"
@@ -140,15 +139,13 @@ def _surroundings(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Facts about the machine of the load generator."""
     for key, value in sorted(environment.items()):
         if key not in (WARNINGS, CREDITS):
-            yield html(FACT_NAMES.get(key, str(key).replace("_", " ")), 40), _fact(value)
+            yield html(formatting.fact_name(str(key)), 40), _fact(value)
 
 
 def _fact(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         return html(", ".join(map(str, value)))
-    return "" if value is None else html(str(value))
+    return "" if value is None else html(str(formatting.fact_value(value)))
 
 
 def _load(load: Load) -> str:

@@ -97,12 +97,17 @@ def key_text(trend: Trend) -> str:
     key = trend.runs[-1].key
     parts = [
         "same settings",
-        f"driver {key.driver_major}.x{'' if key.driver_lightened else ', not lightened'}",
+        f"driver {key.driver_major}.x{_telemetry(key.driver_lightened)}",
         f"{key.workers} worker{'s' if key.workers > 1 else ''}",
         f"{key.cores} cores" if key.cores else "cores not known",
         *([f"warehouse {printable(key.warehouse_size, 40)}"] if key.warehouse_size else []),
     ]
     return ", ".join(parts)
+
+
+def _telemetry(off: bool | str) -> str:
+    """Whether the telemetry of the driver was off; empty: it was, as it usually is."""
+    return "" if off is True else f" ({formatting.fact_name('driver_lightened')}: {formatting.fact_value(off)})"
 
 
 def _runs(trend: Trend) -> Iterator[str]:
@@ -179,7 +184,9 @@ def _changes(trend: Trend) -> Iterator[str]:
         yield f"  {run.started:%Y-%m-%d %H:%M}  {run.run_id}"
         yield from (f"    {_step(step)}" for step in together)
         facts = trend.changed_at(start)
-        differences = [f"{printable(name, 60)} {_fact(a)} → {_fact(b)}" for name, (a, b) in facts.items()]
+        differences = [
+            f"{printable(formatting.setting_name(name), 60)} {_fact(a)} → {_fact(b)}" for name, (a, b) in facts.items()
+        ]
         more = f" and {len(differences) - FACTS_SHOWN} more" if len(differences) > FACTS_SHOWN else ""
         yield f"    also changed: {', '.join(differences[:FACTS_SHOWN]) or 'no recorded fact'}{more}"
 
@@ -539,7 +546,9 @@ def _dots(trend: Trend, track: MetricTrend, first: int, factor: float) -> Iterat
 def _change_table(trend: Trend) -> str:
     def row(step: ConfirmedChange) -> list[str]:
         run, facts = trend.runs[step.start], trend.changed_at(step.start).items()
-        with_it = "; ".join(f"{name}: {a or 'not known'} → {b or 'not known'}" for name, (a, b) in facts)
+        with_it = "; ".join(
+            f"{formatting.setting_name(name)}: {a or 'not known'} → {b or 'not known'}" for name, (a, b) in facts
+        )
         change = amount(step.track.measure, step.change, at_least=step.shift.at_least)
         return [
             short(step.track.name, 200),

@@ -25,6 +25,7 @@ from loadgen.metrics.window import WindowResult, merge
 from loadgen.model.experiment import ExperimentMetric
 from loadgen.model.run import Phase, RunStatus
 from loadgen.report.experiment import RUNNING, ExperimentFacts, experiment_document, with_metering
+from loadgen.report.formatting import setting_name
 from loadgen.results.run_details import outcome_word
 from loadgen.results.run_record import stored_windows
 from loadgen.results.stored_summary import parse_config, parse_summary, read_summary
@@ -140,7 +141,7 @@ def _reasons(a: _Known, b: _Known, found: Sequence[SettingDifference]) -> tuple[
     if any(one.key == MODE for one in found):
         reasons.append("response times of different load modes have different meanings")
     if forbidding:
-        keys = ", ".join(one.key for one in forbidding)
+        keys = ", ".join(setting_name(one.key) for one in forbidding)
         reasons.append(f"they differ in {keys if len(forbidding) <= KEYS_NAMED else f'{len(forbidding)} settings'}")
     return tuple(reasons)
 

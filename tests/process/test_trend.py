@@ -234,7 +234,7 @@ def check_confirmed(nights: Nights, first: dict[str, Any], page: Path) -> dict[s
     code, out, errors = nights.trend("orders", "--html", str(page))
     assert (code, errors) == (11, "")
     assert out.startswith("REGRESSION  p95 +")
-    assert "environment.driver 5.2.0 → 5.3.0, environment.server 10.1.0 → 10.2.0, warehouse.generation 1 → 2" in out
+    assert "driver 5.2.0 → 5.3.0, server 10.1.0 → 10.2.0, warehouse.generation 1 → 2" in out
     assert page.read_text("utf-8").startswith("<!DOCTYPE html>")
     return second
 

@@ -27,7 +27,7 @@ from loadgen.report.records import (
     spans,
     thin,
 )
-from loadgen.report.run_plan import Corner, level_at, planned_levels, planned_rates
+from loadgen.report.run_plan import Corner, level_at, planned_end_s, planned_levels, planned_rates
 from loadgen.report.svg import (
     LANE,
     Axis,
@@ -192,16 +192,17 @@ class Timeline:
 
     def _target(self) -> ChartSeries:
         """The announced number of connections with its ramps; if it is not known, that of the workers."""
-        corners = planned_levels(self._record, float(self._record.seconds[-1].end_s))
+        corners = planned_levels(self._record, planned_end_s(self._record))
         if not corners:
             targets = [one.target for one in self.points]
             return self.track("target", "s3", targets, formatting.count, stepped=True)
         return self._planned("target", "s3", corners, formatting.count)
 
     def _planned(self, name: str, css: str, corners: Sequence[Corner], shown: Format, unit: str = "") -> ChartSeries:
-        end_s = float(self._record.seconds[-1].end_s)  # a run may end before its plan
+        end_s = planned_end_s(self._record)  # statements may still end after it
         drawn = (*(corner for corner in corners if corner[0] < end_s), (end_s, level_at(corners, end_s)))
-        values = [level_at(corners, (point.at_s + point.end_s) / 2) for point in self.points]
+        middles_s = [(point.at_s + point.end_s) / 2 for point in self.points]
+        values = [level_at(corners, at_s) if at_s <= end_s else None for at_s in middles_s]
         return ChartSeries(name=name, css=css, values=values, drawn=drawn, shown=shown, unit=unit)
 
     def failures(self) -> str:

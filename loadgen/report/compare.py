@@ -376,6 +376,7 @@ def _over_time(
         x=time_axis(max(float(run.series.seconds.sum()) for run in runs)),
         y=linear_axis(max(max(own) for own in known), unit=unit),
         lines=tuple(lines),
+        both_sides=True,
     )
 
 
@@ -415,6 +416,7 @@ def _percentiles(curves: Sequence[Sequence[tuple[float, float]]]) -> Chart:
             for letter, css, curve in zip(LETTERS, COLOURS, curves, strict=True)
         ),
         x_title="percent of statements",
+        both_sides=True,
     )
 
 

@@ -29,7 +29,6 @@ from loadgen.report.records import (
 )
 from loadgen.report.run_plan import Corner, level_at, planned_end_s, planned_levels, planned_rates
 from loadgen.report.svg import (
-    LANE,
     Axis,
     Chart,
     ChartBand,
@@ -38,10 +37,10 @@ from loadgen.report.svg import (
     ChartMarker,
     Point,
     clock,
-    lanes_for,
     linear_axis,
     log_axis,
     time_axis,
+    with_lanes,
 )
 from loadgen.values import dataclass
 
@@ -284,9 +283,7 @@ class Timeline:
         labelled: bool = False,
         missing: str = "",
     ) -> str:
-        marks = self.marks(labelled=labelled)
-        lanes = lanes_for(marks, self.axis, width, LANES_MAX) + (1 if labelled and limits else 0)
-        chart = Chart(
+        drawn = Chart(
             chart_id=name,
             title=title,
             description=described(tracks),
@@ -303,12 +300,13 @@ class Timeline:
                 for track in tracks
             ),
             bands=self.bands,
-            marks=marks,
+            marks=self.marks(labelled=labelled),
             limits=tuple(limits),
-            height=height + LANE * (lanes - 1),
+            height=height,
             width=width,
-            lanes=lanes,
+            both_sides=True,
         )
+        chart = with_lanes(drawn, LANES_MAX, 1 if labelled and limits else 0)
         places = [(point.at_s + point.end_s) / 2 for point in self.points]
         shown = [[track.shown(value) for value in track.values] for track in tracks]
         self._hover.add(chart, f"time-{chart.right}", zip(places, map(_moment, self.points), strict=True), shown)

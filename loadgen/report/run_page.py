@@ -572,6 +572,7 @@ def _warehouse_chart(record: RunRecord, hover: HoverData, timeline: Timeline | N
         bands=() if timeline is None else timeline.bands,
         marks=() if timeline is None else timeline.marks(),
         height=150,
+        both_sides=True,
     )
     shown = [[track.shown(value) for value in track.values] for track in tracks]
     hover.add(chart, "polls", ((at_s, f"at {clock(at_s)}") for at_s in places), shown)

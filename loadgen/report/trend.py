@@ -15,7 +15,7 @@ from loadgen.report.compare import said, unit
 from loadgen.report.formatting import html, html_whole_ids
 from loadgen.report.page import note, number, plain_figure, section, short, table, verdict_page, whole
 from loadgen.report.run_text import UNLIMITED_WIDTH
-from loadgen.report.svg import LANE, Axis, Chart, ChartDot, ChartLine, ChartMarker, lanes_for, linear_axis
+from loadgen.report.svg import Axis, Chart, ChartDot, ChartLine, ChartMarker, linear_axis, with_lanes
 from loadgen.rules.comparability import Measure, Subject
 from loadgen.rules.trend import (
     RUNS_MIN,
@@ -462,25 +462,23 @@ def chart_of(trend: Trend, track: MetricTrend, chart_id: str, last: int) -> Char
         for side in (0, 1)
     ]
     heights = [y for line in (values, *bounds) for _, y in line if y is not None]
-    dates, marks = _dates(trend, first), tuple(_marks(trend, track, first))
-    lanes = lanes_for(marks, dates, WIDTH, LANES_MAX)
-    return Chart(
+    chart = Chart(
         chart_id=chart_id,
         title=html(track.name, 200),
         description="One value per run, oldest first, with the usual range.",
-        x=dates,
+        x=_dates(trend, first),
         y=linear_axis(max(heights, default=1.0) * 1.05 or 1.0, unit=_AXIS_UNITS.get(track.measure, " ms")),
         lines=(
             *(ChartLine(name="", css="s5", points=bound) for bound in bounds),
             ChartLine(name="", css="s1", points=values),
         ),
         both_sides=True,
-        marks=marks,
+        marks=tuple(_marks(trend, track, first)),
         width=WIDTH,
-        height=HEIGHT + LANE * (lanes - 1),
-        lanes=lanes,
+        height=HEIGHT,
         dots=tuple(_dots(trend, track, first, factor)),
     )
+    return with_lanes(chart, LANES_MAX)
 
 
 def _dates(trend: Trend, first: int) -> Axis:

@@ -217,7 +217,7 @@ SCHEMA_VERSION = 1
 NOT_COMPARABLE = "not comparable"
 NOT_COMPARABLE_EXIT = 2
 
-_UNITS = {Measure.QPS: "1/s", Measure.ERROR_RATE: "share", Measure.MAX_CONCURRENCY: "connections"}
+UNITS: Mapping[Measure, str] = {Measure.QPS: "1/s", Measure.ERROR_RATE: "share", Measure.MAX_CONCURRENCY: "connections"}
 
 
 def comparison_data(comparison: Comparison) -> dict[str, Any]:
@@ -276,7 +276,7 @@ def _change_data(change: MetricChange) -> dict[str, Any]:
     return {
         "statement": change.statement,
         "metric": change.measure.value,
-        "unit": _UNITS.get(change.measure, "ms"),
+        "unit": UNITS.get(change.measure, "ms"),
         "a": formatting.rounded(change.a),
         "b": formatting.rounded(change.b),
         "a_at_least": change.at_least[0],

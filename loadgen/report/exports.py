@@ -318,7 +318,7 @@ def _stages(summary: Mapping[str, Any]) -> Iterator[str]:
         for stage in stages[:STAGES_MAX]
     ]
     if rows:
-        head = ("stage", "load", "measured", "count", "qps", "error rate", *formatting.TIMES.values())
+        head = ("stage", "load", "measured", "succeeded", "qps", "error rate", *formatting.TIMES.values())
         yield _table(head, rows, left=3)
     if len(stages) > STAGES_MAX:
         yield f"{len(stages) - STAGES_MAX} more stages are in report.html."

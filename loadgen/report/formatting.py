@@ -60,7 +60,7 @@ def fact_value(value: object) -> object:
 
 
 CUT_OFF = "cut off"
-CUT_OFF_NOTE = "Cut off: timed out, gave up a lock, cancelled or never sent; in the times as lower bounds (≥)."
+CUT_OFF_NOTE = "Cut off: timed out, gave up a lock, cancelled or skipped; in the times as lower bounds (≥)."
 
 
 def sample_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

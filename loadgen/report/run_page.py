@@ -268,7 +268,7 @@ def workers(record: RunRecord) -> str:
                 " percentiles may be off by as much",
             ),
             ("paused", formatting.plain_percent(client.get("paused_percent", client.get("gap_percent")))),
-            ("client overhead", _optional_ms(client["overhead_ms"])),
+            ("client overhead, median", _optional_ms(client["overhead_ms"])),
             ("delivered load", _delivered(summary.get("delivered") or {})),
             ("connections", html(login_words(client.get("connections") or {}))),
             *_surroundings(summary["environment"]),

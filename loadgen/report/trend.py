@@ -11,7 +11,7 @@ from typing import Any
 from loadgen.clock import utc_iso
 from loadgen.log import printable
 from loadgen.report import formatting
-from loadgen.report.compare import said, unit
+from loadgen.report.compare import UNITS, said, unit
 from loadgen.report.formatting import html, html_whole_ids
 from loadgen.report.page import note, number, plain_figure, section, short, table, verdict_page, whole
 from loadgen.report.run_text import UNLIMITED_WIDTH
@@ -95,19 +95,16 @@ def series_text(trend: Trend) -> str:
 def key_text(trend: Trend) -> str:
     """The common properties of the runs."""
     key = trend.runs[-1].key
+    off = key.driver_lightened  # as it usually is
+    telemetry = "" if off is True else f" ({formatting.fact_name('driver_lightened')}: {formatting.fact_value(off)})"
     parts = [
         "same settings",
-        f"driver {key.driver_major}.x{_telemetry(key.driver_lightened)}",
+        f"driver {key.driver_major}.x{telemetry}",
         f"{key.workers} worker{'s' if key.workers > 1 else ''}",
         f"{key.cores} cores" if key.cores else "cores not known",
         *([f"warehouse {printable(key.warehouse_size, 40)}"] if key.warehouse_size else []),
     ]
     return ", ".join(parts)
-
-
-def _telemetry(off: bool | str) -> str:
-    """Whether the telemetry of the driver was off; empty: it was, as it usually is."""
-    return "" if off is True else f" ({formatting.fact_name('driver_lightened')}: {formatting.fact_value(off)})"
 
 
 def _runs(trend: Trend) -> Iterator[str]:
@@ -277,9 +274,6 @@ def amount(measure: Measure, change: float, *, at_least: bool = False) -> str:
     return f"{'at least ' if at_least else ''}{100 * change:+.1f} {unit(measure)}"
 
 
-_UNITS = {Measure.QPS: "per second", Measure.ERROR_RATE: "share", Measure.MAX_CONCURRENCY: "connections"}
-
-
 def trend_data(trend: Trend, last: int) -> dict[str, Any]:
     """The JSON document. Metrics list the newest `last` runs; all runs of the series were judged."""
     newest = trend.runs[-1] if trend.runs else None
@@ -310,7 +304,7 @@ def _track_data(trend: Trend, track: MetricTrend, first: int) -> dict[str, Any]:
     return {
         "statement": track.statement,
         "metric": track.measure.value,
-        "unit": _UNITS.get(track.measure, "ms"),
+        "unit": UNITS.get(track.measure, "ms"),
         "values": values[first:],
         "at_least": at_least[first:],  # which values are lower bounds
         "usual": formatting.rounded(usual(track)),

@@ -151,7 +151,7 @@ def errors(view: ScreenState, width: int, limit: int) -> list[Text]:
     if tried:
         text.append(f" ({percent(failed / tried)})")
     if view.window.skipped:
-        text.append(f", {view.window.skipped:,} never sent", style="yellow")
+        text.append(f", {view.window.skipped:,} skipped", style="yellow")
     examples = [_error(group, width) for group in view.errors]
     shown = whole(examples, limit - 1)
     if view.errors and not shown:

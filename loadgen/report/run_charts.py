@@ -46,6 +46,7 @@ from loadgen.values import dataclass
 
 CHARTED_MAX = 6  # statements with a separate line in charts
 MARKS_MAX = 80
+_RANKS = {EventKind.START: 2, EventKind.STOP: 2, EventKind.LOST: 1}  # events that are marked first
 LANES_MAX = 3  # lines of labels of marks
 LOG_FROM = 25.0  # from this ratio of the highest value to the median on, the axis is logarithmic
 LIMIT_REACH = (
@@ -269,7 +270,18 @@ class Timeline:
         return ChartSeries(name=name, css=css, values=values, drawn=drawn, shown=formatting.ms, unit=" ms", **more)
 
     def marks(self, *, labelled: bool = False) -> tuple[ChartMarker, ...]:
-        return tuple(_mark(event, labelled=labelled) for event in self.events[:MARKS_MAX])
+        return tuple(_mark(event, labelled=labelled) for event in self._marked)
+
+    @property
+    def unmarked(self) -> int:
+        """The number of events without a mark."""
+        return len(self.events) - len(self._marked)
+
+    @property
+    def _marked(self) -> tuple[RunEvent, ...]:
+        """At most MARKS_MAX events in order of time: START and STOP, then lost workers, then the newest."""
+        ranked = sorted(range(len(self.events)), key=lambda place: (_RANKS.get(self.events[place].kind, 0), place))
+        return tuple(self.events[place] for place in sorted(ranked[-MARKS_MAX:]))
 
     def chart(
         self,

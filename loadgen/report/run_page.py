@@ -516,6 +516,11 @@ def _over_time(timeline: Timeline | None) -> str:
         + (timeline.failures() or note("Nothing failed, was skipped or cancelled."))
         + timeline.logins()
         + events(timeline.events)
+        + (
+            note(f"{counted(timeline.unmarked, 'earlier event')} not marked in the charts.")
+            if timeline.unmarked
+            else ""
+        )
         + note(
             "qps and response times are of the statements that ended in each second, of any phase. The first and the"
             " last second have no qps, because only a part of them is known. A point with too few samples for a"

@@ -143,7 +143,13 @@ def _find_max(written: str | None) -> Any:
 
 
 def _leader(holder: LeaseHolder) -> dict[str, Any]:
-    return {"owner": holder.owner, "term": holder.epoch, "lease_left_ms": holder.remaining_ms}
+    # `term` is the name that `epoch` had; scripts may read it.
+    return {
+        "owner": holder.owner,
+        "epoch": holder.epoch,
+        "term": holder.epoch,
+        "lease_left_ms": holder.remaining_ms,
+    }
 
 
 def _worker(row: HeartbeatRow) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def test_labels_of_workers_are_shown_where_they_have_some(stored, shown):
 def test_a_run_as_json():
     shown = json.loads(json.dumps(run_details_as_json(LOOK)))
 
-    assert shown["leader"] == {"owner": "build-7:4711:abc", "term": 1, "lease_left_ms": 20_000}
+    assert shown["leader"] == {"owner": "build-7:4711:abc", "epoch": 1, "term": 1, "lease_left_ms": 20_000}
     assert shown["run"]["started_at"] == "2026-11-16T06:00:00.000Z"
     assert shown["run"]["ended_at"] is None
     assert shown["run"]["find_max"] == {"step": 2}

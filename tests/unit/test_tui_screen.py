@@ -16,6 +16,7 @@ from loadgen.model.run import Phase
 from loadgen.report.experiment import ExperimentStatus
 from loadgen.results.run_snapshot import WorkerDisplayState
 from loadgen.rules.thresholds import Checked
+from loadgen.tui.panels import load
 from loadgen.tui.screen import ScreenPage, ScreenSection, distribute_lines, render
 from loadgen.tui.screen_state import ScreenState, TableProgress
 from loadgen.tui.threshold_panel import thresholds
@@ -274,6 +275,17 @@ def test_the_last_line_loses_whole_keys_only(width, changes, experiment):
     assert "…" not in line
     assert "? help" in line
     assert line.startswith((" q ", " Ctrl-C "))
+
+
+def test_lost_connections_and_refused_logins_stay_in_the_line_of_the_load():
+    troubled = replace(MEASUREMENT, offered=replace(MEASUREMENT.offered, lost=3, refused=2))
+
+    (line,) = load(troubled, 120, 1)
+    assert ", 3 lost, 2 refused" in line.plain
+    assert {"lost", "refused"} & set(load(MEASUREMENT, 120, 1)[0].plain.split()) == set()
+    (narrow,) = load(troubled, 80, 1)
+    assert "3 lost, 2 refused" in narrow.plain
+    assert narrow.cell_len <= 80
 
 
 def test_a_busy_client_is_named_as_such():

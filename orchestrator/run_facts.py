@@ -127,6 +127,7 @@ def judge_run(
     planned_s = 0.0 if plan.ends_s is None else plan.ends_s - plan.measures_s
     checked = limits.complete(merged, gathered.measured_s, planned_s)
     delivered = _delivered(ended, search, known)
+    aborted = known.stop == THRESHOLD_MISSED
     lost = [one.why for one in ended.workers if one.health in (WorkerHealth.DEAD, WorkerHealth.MISSING)]
     evidence = Evidence(
         merged=merged,
@@ -135,9 +136,10 @@ def judge_run(
         gaps=(*gaps, *timing.invalid),
         disturbances=(*known.disturbances, *known.foreign.disturbances),
         delivered=delivered,
+        aborted=aborted,
     )
     open_loop, thresholds = scenario.load.is_open_loop, scenario.judged_thresholds
-    invalid, aborted = [*known.obstacles, *invalid_reasons(evidence)], known.stop == THRESHOLD_MISSED
+    invalid = [*known.obstacles, *invalid_reasons(evidence)]
     if not aborted:  # otherwise a threshold was certainly missed, whatever was measured after that
         invalid += undecided(thresholds, checked, client.health, merged, open_loop=open_loop)
     seen = [*limits.warnings, *_unstored_warnings(ended.workers), *client.warnings, *known.foreign.warnings]

@@ -202,14 +202,16 @@ def _time(windows: Sequence[WindowResult], step_id: int | None) -> ConnectionTim
 # --- too little load -------------------------------------------------------------------------------------------------
 
 
-def shortfalls(delivered: Delivered | None) -> list[str]:
-    """Why too little load makes a run invalid: windows, workers, amounts. Empty: everything was delivered."""
+def shortfalls(delivered: Delivered | None, *, has_failed: bool = False) -> list[str]:
+    """Why too little load makes a run invalid: windows, workers, amounts. Empty: everything was delivered. `has_failed`:
+    a threshold was certainly missed, so nothing is hidden by response times that no threshold limits."""
     if delivered is None:
         return ["it is not known how much of the planned load was delivered"]
     missing = list(_missing(delivered))
     time = delivered.connections
     unopened = [] if time is None else _unopened(replace(time, because="") if missing else time)
-    return [*missing, *unopened, *_overloaded(delivered), *_logging_in(time or delivered)]
+    overloaded = () if has_failed else _overloaded(delivered)
+    return [*missing, *unopened, *overloaded, *_logging_in(time or delivered)]
 
 
 def _missing(delivered: Delivered) -> Iterator[str]:
@@ -334,6 +336,7 @@ class Evidence:
     lost_workers: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()  # what is missing from the record, or does not add up
     disturbances: tuple[str, ...] = ()  # of the warehouse, by another run or by a change of its model
+    aborted: bool = False  # by a threshold, which was certainly missed
 
 
 def invalid_reasons(evidence: Evidence) -> list[str]:
@@ -343,7 +346,7 @@ def invalid_reasons(evidence: Evidence) -> list[str]:
     reasons += list(evidence.gaps)
     reasons += list(evidence.disturbances)
     reasons += list(evidence.client.invalid)
-    reasons += shortfalls(evidence.delivered)
+    reasons += shortfalls(evidence.delivered, has_failed=evidence.aborted)
     samples = merged.counts.succeeded + merged.counts.failed
     if samples < SAMPLES_MIN:
         reasons.append(f"too few samples: {samples} statements ended, at least {SAMPLES_MIN} are needed")

@@ -22,11 +22,11 @@ from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.window import ALL_STATEMENTS, MergedWindows, WindowResult, WindowRow, merge
 from loadgen.model.run import Phase
 from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
-from loadgen.rules.client_health import ClientHealth, worst
+from loadgen.rules.client_health import ClientHealthByScope
 from loadgen.scenario.model import Threshold
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
-from orchestrator.run_result import MeasuredWindows, client_parts
+from orchestrator.run_result import MeasuredWindows, client_health
 
 BACKFILL_PERIOD_S = 5.0  # snapshots are stored every few seconds
 CLOCK_SKEW_MAX_S = 60.0  # by which the clocks of workers and server may differ
@@ -271,10 +271,10 @@ class RunAggregator:
         return math.fsum(window.seconds for window in windows if stage in (None, window.step_id))
 
     @property
-    def client(self) -> ClientHealth:
-        """The worst health of any worker in any stage so far."""
+    def client(self) -> ClientHealthByScope:
+        """The health of the workers so far."""
         windows = {worker_id: tuple(own.values()) for worker_id, own in self._windows.items()}
-        return worst(part.health for part in client_parts(MeasuredWindows(windows=windows, gaps=())))
+        return client_health(MeasuredWindows(windows=windows, gaps=()), self._stages)
 
     def step(self, step_id: int) -> list[list[WindowResult]]:
         """The windows of one step, by worker."""

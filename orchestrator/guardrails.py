@@ -177,9 +177,9 @@ class LimitMonitor:
         """Whether it has certainly failed, also without what the client may have caused, and ends the run."""
         if not threshold.abort or not has_failed(checked):
             return False
-        progress = self._progress
-        share = client_part(threshold.check, checked, progress.client, progress.merged, open_loop=self._open_loop)
-        return share is None
+        progress, check = self._progress, threshold.check
+        health = progress.client.of(check.statement)
+        return client_part(check, checked, health, progress.merged, open_loop=self._open_loop) is None
 
     def _aborted(self, number: int, checked: Checked) -> RunEnding:
         self._decided.setdefault(number, checked)

@@ -42,6 +42,7 @@ from orchestrator.lifecycle import PLAN_COMPLETED, THRESHOLD_MISSED
 from orchestrator.run_environment import ForeignLoad, dropped_warnings, run_warnings
 from orchestrator.run_result import (
     MeasuredWindows,
+    client_health,
     client_parts,
     connections_document,
     delivered_load,
@@ -141,7 +142,8 @@ def judge_run(
     open_loop, thresholds = scenario.load.is_open_loop, scenario.judged_thresholds
     invalid = [*known.obstacles, *invalid_reasons(evidence)]
     if not aborted:  # otherwise a threshold was certainly missed, whatever was measured after that
-        invalid += undecided(thresholds, checked, client.health, merged, open_loop=open_loop)
+        health = client_health(gathered, scenario.judged_stages, deciding)
+        invalid += undecided(thresholds, checked, health, merged, open_loop=open_loop)
     seen = [*limits.warnings, *_unstored_warnings(ended.workers), *client.warnings, *known.foreign.warnings]
     seen += [*timing.warnings, *_load_warnings(delivered, merged, replay=scenario.load.replay is not None)]
     seen += dropped_warnings(ended.results, ended.workers)

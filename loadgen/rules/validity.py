@@ -19,7 +19,7 @@ from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.window import MergedWindows, WindowResult
 from loadgen.model.counts import Counts
 from loadgen.model.threshold import ThresholdCheck, ThresholdMetric
-from loadgen.rules.client_health import ClientHealth, ClientVerdict, client_share
+from loadgen.rules.client_health import ClientHealth, ClientHealthByScope, ClientVerdict, client_share
 from loadgen.rules.plan import RunPlan
 from loadgen.rules.thresholds import Checked, tally_of
 from loadgen.scenario.model import Threshold
@@ -203,8 +203,8 @@ def _time(windows: Sequence[WindowResult], step_id: int | None) -> ConnectionTim
 
 
 def shortfalls(delivered: Delivered | None, *, has_failed: bool = False) -> list[str]:
-    """Why too little load makes a run invalid: windows, workers, amounts. Empty: everything was delivered. `has_failed`:
-    a threshold was certainly missed, so nothing is hidden by response times that no threshold limits."""
+    """Why too little load makes a run invalid: windows, workers, amounts. Empty: everything was delivered.
+    `has_failed`: a threshold was certainly missed, so it does not matter that none limits some response times."""
     if delivered is None:
         return ["it is not known how much of the planned load was delivered"]
     missing = list(_missing(delivered))
@@ -370,7 +370,7 @@ def surplus_warnings(merged: MergedWindows, *, replay: bool) -> list[str]:
 def undecided(
     thresholds: Sequence[Threshold],
     checked: Sequence[Checked],
-    client: ClientHealth,
+    client: ClientHealthByScope,
     merged: MergedWindows,
     *,
     open_loop: bool,
@@ -384,13 +384,14 @@ def undecided(
         if result.unknown:
             reasons.append(result.unknown)
             continue
-        check, share = threshold.check, client_part(threshold.check, result, client, merged, open_loop=open_loop)
+        check, health = threshold.check, client.of(threshold.check.statement)
+        share = client_part(check, result, health, merged, open_loop=open_loop)
         if share is None or result.value is None:
             return []
         unit = "/s" if check.metric is ThresholdMetric.QPS else " ms"
         reasons.append(
             f"undecided: {result.words} was missed with {result.value:,.1f}{unit}, of which the client may account for"
-            f" {share:,.1f}{unit}; {client.advice}"
+            f" {share:,.1f}{unit}; {health.advice}"
         )
     return reasons
 

@@ -126,3 +126,33 @@ def test_an_open_loop_that_ended_as_planned_needs_a_limit_of_its_response_times(
     facts = judge(read(load, "[qps > 450]"), (measured(OVERLOADED, 5.0, 10),))
 
     assert "no threshold limits their response times" in verdict_of(facts)[2]
+
+
+STAGES = """{mode: concurrency, workers: 2, warmup: 0s, stages: [{duration: 60s, connections: 4},
+  {duration: 60s, connections: 8, name: peak}]}"""
+CALM, PEAK = tally((250.0,) * 1_000), tally((300.0,) * 1_000)
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "verdict"),
+    [
+        ("[peak.p95 < 50ms]", RunVerdict.FAILED),  # the server took 300 ms, and the client was in time
+        ("[peak.p95 < 50ms, stage 1.p95 < 10ms]", RunVerdict.FAILED),
+        ("[stage 1.p95 < 10ms]", RunVerdict.INVALID),  # its client may have added 400 ms
+        ("[p95 < 50ms]", RunVerdict.INVALID),  # of the run: some of its samples may be late
+        ("[s.p95 < 50ms]", RunVerdict.INVALID),
+        ("[peak.p95 < 1s]", RunVerdict.PASSED),
+    ],
+)
+def test_a_threshold_on_a_stage_is_judged_by_the_client_in_this_stage(thresholds: str, verdict: RunVerdict) -> None:
+    """In the first stage one worker was paused for 1.5 % of the time, which is a warning."""
+    paused = effect(60.0, 400.0, paused_percent=1.5)
+    workers = [
+        (measured(CALM, 60.0, 2, step_id=1, client=client), measured(PEAK, 60.0, 4, step_id=2))
+        for client in (paused, effect(60.0))
+    ]
+
+    facts = judge(read(STAGES, thresholds), *workers)
+
+    assert verdict_of(facts)[0] is verdict, (facts.invalid, facts.checked)
+    assert any("worker-0 in stage 1 was paused for 1.5 %" in text for text in facts.environment["warnings"])

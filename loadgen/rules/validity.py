@@ -532,13 +532,16 @@ def judge_timing(
         ]
         for worker_id, known in windows.items()
     }
-    worst = {worker_id: max(known, key=lambda one: one.fraction) for worker_id, known in judged.items() if known}
-    wide = {worker_id: one for worker_id, one in worst.items() if one.fraction > UNCERTAIN_PERCENT / 100}
     part = "stage" if steps is None else "step"
-    told = {worker_id: one.words(worker_id, part) for worker_id, one in wide.items()}
-    invalid = [told[worker_id] for worker_id, one in wide.items() if one.window.uncertain_ms > UNCERTAIN_MS]
-    warnings = [told[worker_id] for worker_id, one in wide.items() if one.window.uncertain_ms <= UNCERTAIN_MS]
-    invalid += _short_warmups({worker_id: warmups.get(worker_id, ()) for worker_id in worst}, plan.measures_s)
+    invalid, warnings = [], []
+    for worker_id, known in judged.items():
+        wide = [one for one in known if one.fraction > UNCERTAIN_PERCENT / 100]
+        far = [one for one in wide if one.window.uncertain_ms > UNCERTAIN_MS]
+        if wide:
+            worst = max(far or wide, key=lambda one: one.fraction)
+            (invalid if far else warnings).append(worst.words(worker_id, part))
+    measured = [worker_id for worker_id, known in judged.items() if known]
+    invalid += _short_warmups({worker_id: warmups.get(worker_id, ()) for worker_id in measured}, plan.measures_s)
     return TimingVerdict(invalid=_few(invalid), warnings=_few(warnings))
 
 

@@ -80,7 +80,7 @@ class Portion:
         return 100 * self.missing > (100 - percent) * self.planned
 
     def logs_in_more_than(self, percent: int) -> bool:
-        """Were logins more than this share of the planned time? A cancelled stage that workers began has no plan."""
+        """Were logins more than this share of the planned time?"""
         return 100 * self.logging_in > percent * self.planned > 0
 
     def is_overloaded(self, percent: int) -> bool:
@@ -160,7 +160,7 @@ def delivered_connections(
         own = _time(windows.get(worker_id, ()), step_id)
         missing_ms = own.planned_ms - own.delivered_ms + max(0, plan_ms - own.planned_ms)
         found[worker_id, step_id] = Portion(
-            planned=plan_ms, missing=min(missing_ms, plan_ms), logging_in=own.logging_in_ms
+            planned=plan_ms, missing=min(missing_ms, plan_ms), logging_in=min(own.logging_in_ms, plan_ms)
         )
     return found
 
@@ -296,7 +296,7 @@ def _worst_place(delivered: Delivered, name: str) -> tuple[Portion, str]:
     places = [(delivered.run, "")]
     if len(delivered.windows) > 1:
         places += [(one, f" of {delivered.window_word} {step_id}") for step_id, one in delivered.windows.items()]
-    return max(places, key=lambda place: getattr(place[0], name) / max(1, place[0].planned))
+    return max(places, key=lambda place: getattr(place[0], name) / (place[0].planned or math.inf))
 
 
 def _login_time(portion: Portion, where: str) -> str:

@@ -241,7 +241,7 @@ def _limited_times(scenario: Scenario) -> set[ArrivalScope]:
         for one in scenario.thresholds
         if one.check.metric in _RESPONSE_TIMES
         and one.check.operator in (Operator.LT, Operator.LE)
-        and (one.window_s is None or one.after_s <= one.window_s)  # the first span begins with the measurement
+        and one.covers_measurement
     ]
     stages = scenario.judged_stages
     return {

@@ -156,3 +156,19 @@ def test_a_threshold_on_a_stage_is_judged_by_the_client_in_this_stage(thresholds
 
     assert verdict_of(facts)[0] is verdict, (facts.invalid, facts.checked)
     assert any("worker-0 in stage 1 was paused for 1.5 %" in text for text in facts.environment["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "verdict"),
+    [
+        ("[]", RunVerdict.FAILED),
+        ("[error_rate > 0%, errors >= 0]", RunVerdict.FAILED),
+        ("[error_rate <= 100%]", RunVerdict.PASSED),
+    ],
+)
+def test_a_run_with_errors_passes_only_with_a_limit_that_allows_them(thresholds: str, verdict: RunVerdict) -> None:
+    load = "{mode: concurrency, connections: 4, workers: 1, warmup: 0s, duration: 60s}"
+
+    facts = judge(read(load, thresholds), (measured(tally((20.0,) * 40, failed=1_960), 60.0, 4),))
+
+    assert verdict_of(facts)[0] is verdict, (facts.invalid, facts.checked)

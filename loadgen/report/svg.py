@@ -130,8 +130,9 @@ class Chart:
 
     @property
     def names_at(self) -> int:
-        """Where the names of lines begin."""
-        return self.right + 6 + self._right_ticks
+        """Where the names of lines begin: after the labels of the y axis, if they are on the right, too."""
+        widest = max((len(unescape(label)) for _, label in self.y.ticks), default=0)
+        return self.right + 6 + (min(round(TICK_WIDTH * widest) + 6, LEFT) if self.both_sides else 0)
 
     @property
     def _right_ticks(self) -> int:

@@ -65,6 +65,7 @@ NOTICED = {
     Mutation.LOGINS: {Rule.SHORT},
     Mutation.ABORT: {Rule.ABORT},
     Mutation.WAITS: {Rule.SHORT},
+    Mutation.PENDING: {Rule.SHORT},
     Mutation.LIMITS: {Rule.SHORT},
     Mutation.PLAN: {Rule.SHORT},
     Mutation.STRICT: {Rule.WHOLE},

@@ -142,7 +142,7 @@ def test_an_orchestrator_that_is_killed_while_it_enriches_costs_no_verdict(
 
 def test_a_bug_in_the_enrichment_costs_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
-        raise ValueError("a row that nobody expected")
+        raise ValueError("an unexpected row")
 
     monkeypatch.setattr("orchestrator.service.enrich_result", broken)
     world = World(1, str(tmp_path), kind=Kind.FLAT, calm_latency_s=CALM_LATENCY_S)

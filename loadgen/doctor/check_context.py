@@ -12,7 +12,8 @@ from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
 from loadgen.control.setup.installer import Prerequisites, partial_location
 from loadgen.log import printable
-from loadgen.model.warehouse import credits_per_hour
+from loadgen.model.warehouse import kind_shown
+from loadgen.rules.price import PlannedWarehouse
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import LoadedScenario
 from loadgen.snowflake import driver
@@ -84,6 +85,7 @@ class WarehouseDescription:
     auto_resume: bool
     query_acceleration: bool
     max_concurrency: int | None
+    planned: PlannedWarehouse | None  # None: a type whose price is not known
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], max_concurrency: int | None) -> Self:
@@ -99,13 +101,15 @@ class WarehouseDescription:
             auto_resume=_text(row, "auto_resume").lower() in _TRUE,
             query_acceleration=_text(row, "enable_query_acceleration").lower() in _TRUE,
             max_concurrency=max_concurrency,
+            planned=_planned(row),
         )
 
-    @property
-    def credits_per_hour(self) -> float | None:
-        """Credits per hour of all clusters, at the rate of generation 1; None for a type with other prices."""
-        rate = credits_per_hour(self.size) if self.type == "STANDARD" else None
-        return None if rate is None else rate * self.clusters_max
+
+def _planned(row: Mapping[str, Any]) -> PlannedWarehouse | None:
+    if _text(row, "type").upper() not in ("STANDARD", "SNOWPARK-OPTIMIZED"):
+        return None
+    clusters = _number(row, "max_cluster_count") or 1
+    return PlannedWarehouse(size=_text(row, "size"), kinds=(kind_shown(row),), clusters_max=clusters)
 
 
 def _text(row: Mapping[str, Any], key: str) -> str:

@@ -69,9 +69,8 @@ def snowflake_rates(cloud: Cloud) -> CreditRates:
     )
 
 
-def credits_per_hour(size: str) -> float | None:
-    """Of a standard warehouse, generation 1. None for an unknown size."""
-    return float(2 ** SIZES.index(size)) if size in SIZES else None
+# If the cloud is not known: on Azure generation 2 is cheaper.
+RATES = snowflake_rates(Cloud.AWS)
 
 
 def look_credits_per_day(every_s: float) -> float:

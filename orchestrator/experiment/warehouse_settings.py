@@ -27,8 +27,6 @@ from loadgen.errors import Busy, ConfigurationError, LoadgenError, RunFailed
 from loadgen.log import event, printable
 from loadgen.model.warehouse import (
     CONCURRENCY,
-    CreditRates,
-    WarehouseKind,
     WarehouseValue,
     alter_sql,
     create_sql,
@@ -40,9 +38,10 @@ from loadgen.model.warehouse import (
     unsettled,
 )
 from loadgen.prepare.session import PrepareSession, target_profile
-from loadgen.rules.price import BILLED_MIN_S, HOUR_S
+from loadgen.rules.experiment import makes_warehouse
+from loadgen.rules.price import PlannedWarehouse, planned_warehouse, worst_case_credits
 from loadgen.rules.scenario_plan import longest_s
-from loadgen.scenario.experiment import ArmSection, LoadedExperiment
+from loadgen.scenario.experiment import LoadedExperiment
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import connect
@@ -206,7 +205,7 @@ class ArmWarehouseSettings:
         self._keys: dict[str, frozenset[str]] = {}  # settings that any arm changes, by key of the warehouse
         for name, scenario in scenarios.items():
             given = loaded.file.arms[name]
-            settings, is_made = given.settings, given.warehouse is not None and given.warehouse.create
+            settings, is_made = given.settings, makes_warehouse(given)
             warehouse = scenario.target.warehouse
             if warehouse is not None:
                 profile = target_profile(scenario, None)
@@ -327,50 +326,15 @@ class ArmWarehouseSettings:
 # --- The largest cost of a measurement -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedWarehouse:
-    """The warehouse of an arm with the settings of the arm."""
-
-    size: str | None
-    kinds: tuple[WarehouseKind, ...]  # more than one if it is not known which
-    clusters_max: int
-
-
-def planned_warehouse(arm: ArmSection, shown: PlannedWarehouse | None) -> PlannedWarehouse | None:
-    """The warehouse of an arm. `shown`: its current settings; None: not known. A warehouse that the experiment creates
-    has Snowflake's defaults, of which the generation depends on the account."""
-    settings = arm.settings
-    if arm.warehouse is not None and arm.warehouse.create:
-        shown = PlannedWarehouse(size="X-Small", kinds=(WarehouseKind.GEN1, WarehouseKind.GEN2), clusters_max=1)
-    if shown is None:
-        return None
-    kinds = {"1": (WarehouseKind.GEN1,), "2": (WarehouseKind.GEN2,)}
-    return PlannedWarehouse(
-        size=str(settings.get("size", shown.size)),
-        kinds=kinds.get(str(settings.get("generation")), shown.kinds),
-        clusters_max=max(int(settings.get("max_clusters", shown.clusters_max)), int(settings.get("min_clusters", 1))),
-    )
-
-
-def worst_case_credits(scenario: Scenario, warehouse: PlannedWarehouse | None, rates: CreditRates) -> float | None:
-    """The most credits of one measurement: all clusters for the longest time of a run. None: not known."""
-    if warehouse is None:
-        return None
-    known = [rates.of(warehouse.size, kind) for kind in warehouse.kinds]
-    highest = max((rate for rate in known if rate is not None), default=None)
-    if highest is None:
-        return None
-    return highest * warehouse.clusters_max * max(longest_s(scenario, None), BILLED_MIN_S) / HOUR_S
-
-
 def worst_cases(loaded: LoadedExperiment, scenarios: Mapping[str, Scenario]) -> dict[str, float | None]:
     """The most credits of one measurement, by arm. None: not known. A warehouse that the experiment creates is not
     queried: a session that names it would create it on the embedded server."""
     found = {}
     for name, scenario in scenarios.items():
         arm = loaded.file.arms[name]
-        shown = None if arm.warehouse is not None and arm.warehouse.create else _planned(scenario)
-        found[name] = worst_case_credits(scenario, planned_warehouse(arm, shown), loaded.file.price.table)
+        shown = None if makes_warehouse(arm) else _planned(scenario)
+        warehouse = planned_warehouse(arm.settings, shown, is_made=makes_warehouse(arm))
+        found[name] = worst_case_credits(warehouse, longest_s(scenario, None), loaded.file.price.table)
     return found
 
 

@@ -15,7 +15,7 @@ import select
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -150,6 +150,31 @@ def utc_text(at: datetime | None) -> str:
 
 
 _WORD = re.compile(r"[^\s=,]{1,100}=[^\s,]{1,200}")
+_RUN_LABEL_VALUE_MAX = 1_000  # characters, as in a scenario
+
+
+def run_labels(given: Sequence[str], known: Collection[str]) -> dict[str, str]:
+    """The labels of `--label team=checkout` for a run whose scenario has these labels: by the rules of the scenario's
+    labels."""
+    from loadgen.scenario.checks import LABELS_MAX
+    from loadgen.scenario.value_types import FreeText, InvalidValue, Label
+
+    remedy = "Write --label team=checkout."
+    found = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--label {printable(text, 80)!r} is not KEY=VALUE", remedy=remedy)
+        for part, parser in ((key, Label()), (value, FreeText(length_max=_RUN_LABEL_VALUE_MAX, empty=True))):
+            try:
+                parser.parse(part)
+            except InvalidValue as wrong:
+                what = "the key" if part is key else "the value"
+                raise UsageError(f"--label {printable(text, 80)!r}: {what} {wrong.what}", remedy=remedy) from None
+        found[key] = value
+    if len(found.keys() | set(known)) > LABELS_MAX:
+        raise UsageError(f"the run has more than {LABELS_MAX} labels", remedy="Use --label fewer times.")
+    return found
 
 
 def parse_labels(given: Sequence[str], option: str) -> tuple[str, ...]:

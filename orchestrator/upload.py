@@ -40,7 +40,8 @@ class SpoolAccess:
     contents: Callable[[Path], dict[str, dict[str, int]]]  # rows by folder and kind, of one run
     folders_by_run: Callable[[Iterable[Path]], dict[str, list[Path]]]  # one for each process with unsent rows
     lock: Callable[[Path], int | None]  # a descriptor that holds the lock; None: another process holds it
-    store: Callable[[ControlSession, RetryPolicy, Path], dict[str, int]]  # stores the rows, and removes the folder
+    # Stores the rows, and removes the folder. Returns the rows by kind, and the number of damaged records.
+    store: Callable[[ControlSession, RetryPolicy, Path], tuple[dict[str, int], int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class UploadedFolder:
 
     folder: str
     rows: dict[str, int]
+    damaged: int  # records of its query log that could not be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,8 @@ def upload_spooled(
             if lock is None:
                 busy.append(folder.name)
                 continue
-            uploaded.append(UploadedFolder(folder=folder.name, rows=spool.store(session, retries, folder)))
+            rows, damaged = spool.store(session, retries, folder)
+            uploaded.append(UploadedFolder(folder=folder.name, rows=rows, damaged=damaged))
             os.close(lock)
         if busy:
             raise Busy(

@@ -46,7 +46,7 @@ def test_a_run_without_spooled_rows_keeps_its_name(runs_folder: Path) -> None:
     assert find_spooled(spool_access(), runs_folder, "other") == SpooledRun(run_id="other", folders=())
 
 
-@pytest.mark.parametrize(("name", "what"), [("20261115", "prefix of several"), ("../x", "not a run id")])
+@pytest.mark.parametrize(("name", "what"), [("20261115", "beginning of several"), ("../x", "not a run id")])
 def test_an_ambiguous_or_invalid_name_is_an_error(runs_folder: Path, name: str, what: str) -> None:
     with pytest.raises(UsageError, match=what):
         find_spooled(spool_access(), runs_folder, name)

@@ -7,7 +7,6 @@ made visible, so foreign text cannot control the terminal.
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 import re
@@ -23,9 +22,9 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 import click
 
 from loadgen.clock import utc_iso
-from loadgen.errors import OutputFailed, UsageError
+from loadgen.errors import DISK_FULL, OutputFailed, UsageError
 from loadgen.log import columns_of, printable
-from loadgen.units import parse_duration_s
+from loadgen.units import DAY_S, parse_duration_s
 
 if TYPE_CHECKING:
     from loadgen.control.session import ParsedRows
@@ -111,7 +110,7 @@ def unreadable_as_json(rows: ParsedRows[Any]) -> list[dict[str, str]]:
     return [{"id": str(error.key), "reason": error.why} for error in rows.unreadable]
 
 
-DURATION_MAX_S = 36_500 * 86_400.0  # a hundred years; dates have an end
+DURATION_MAX_S = 36_500 * DAY_S  # a hundred years; dates have an end
 
 
 def duration_s(text: str, option: str) -> float:
@@ -192,9 +191,6 @@ def parse_labels(given: Sequence[str], option: str) -> tuple[str, ...]:
     return tuple(sorted(words))
 
 
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
 class OutputClosed(Exception):
     """The reader of the output has closed it, as `| head` does. Not an OSError: click would make it exit code 1."""
 
@@ -213,7 +209,7 @@ def output_failures() -> Iterator[None]:
     except OSError as error:
         if not _is_of_output(error):
             raise
-        remedy = "Free space there, or send the output elsewhere." if error.errno in _DISK_FULL else None
+        remedy = "Free space there, or send the output elsewhere." if error.errno in DISK_FULL else None
         raise OutputFailed(f"cannot write the output: {error.strerror or error}", remedy=remedy) from error
 
 

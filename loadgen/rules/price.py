@@ -14,10 +14,10 @@ from typing import Any
 
 from loadgen.clock import utc_iso
 from loadgen.model.warehouse import CreditRates, WarehouseKind, WarehouseValue
+from loadgen.units import HOUR_S
 from loadgen.values import dataclass
 
 BILLED_MIN_S = 60.0  # for each start
-HOUR_S = 3600.0
 
 # --- The worst case, before a measurement ----------------------------------------------------------------------------
 

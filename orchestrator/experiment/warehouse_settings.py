@@ -164,7 +164,6 @@ def _found(session: PrepareSession, warehouse: Identifier) -> dict[str, Any] | N
 
 # --- All warehouses of an experiment ---------------------------------------------------------------------------------
 
-LEASE_TTL_S = 60.0
 GOES_ON = "the experiment has not ended"
 
 
@@ -370,7 +369,7 @@ def claim_left(control: ControlSession, retries: RetryPolicy, left: ChangedWareh
     holder = retries.call(lambda: run_leases.read(control, key))
     if holder is not None and not holder.may_be_succeeded and run_leases.is_owner_dead(holder.owner):
         retries.call(partial(run_leases.release_of_dead, control, key, holder))
-    return run_leases.claim(control, retries, key, run_leases.new_owner(), LEASE_TTL_S)
+    return run_leases.claim(control, retries, key, run_leases.new_owner(), run_leases.SHORT_TTL_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

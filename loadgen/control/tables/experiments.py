@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from loadgen.control.session import (
+    REASON_MAX,
     ControlFailed,
     ControlSession,
     NamedQuery,
@@ -44,7 +45,6 @@ from loadgen.snowflake.ident import Identifier, InvalidIdentifier
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
-REASON_MAX = 2_000  # characters
 LATEST = "latest"
 LEASE_PREFIX = "experiment:"  # of the key in RUN_LEASES, which the id follows
 _SHOW_IDS = "`loadgen experiments list` shows the ids."

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any
 
 from loadgen.control.session import (
+    REASON_MAX,
     ControlFailed,
     ControlSession,
     ParsedRows,
@@ -45,7 +46,6 @@ KEY_MAX = 200  # characters
 NAME_MAX = 255
 TARGET_MAX = 200
 REQUIRES_MAX = 16_000  # characters of its JSON; also in the SQL
-REASON_MAX = 2_000
 TEXTS_BYTES_MAX = 900_000  # Snowflake recommends at most 1 MB for a statement, including binds
 BASELINE_KEY = "/judging"  # an entry among the files that cannot be a file, because their names are relative
 _SLUG_MAX = 19

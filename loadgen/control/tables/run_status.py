@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.session import (
+    REASON_MAX,
     ControlFailed,
     ControlSession,
     ParsedRows,
@@ -33,7 +34,6 @@ from loadgen.model.run import IDS_SHOWN, Phase, RunStatus, check_transition, cho
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
-REASON_MAX = 2_000  # characters
 WORKERS_MAX = 100_000  # more than any scenario may have
 EVERY_WORKER = "*"  # key in WORKER_TARGETS of a target for all workers together
 RAMP_MAX_S = 1e6

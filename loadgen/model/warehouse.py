@@ -102,8 +102,9 @@ def _one_of(*allowed: str) -> Callable[[Any], str]:
     return read
 
 
-def _truth(value: Any) -> bool:
-    return value if isinstance(value, bool) else str(value).strip().lower() in ("true", "y", "yes")
+def truth_shown(value: Any) -> bool:
+    """A truth value of SHOW WAREHOUSES, or of a file."""
+    return value if isinstance(value, bool) else str(value).strip().lower() in ("true", "y", "yes", "on")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,7 @@ PROPERTIES: Mapping[str, WarehouseProperty] = {
     ),
     "max_concurrency_level": WarehouseProperty(sql=CONCURRENCY, column=CONCURRENCY, read=int),
     "query_acceleration": WarehouseProperty(
-        sql="ENABLE_QUERY_ACCELERATION", column="enable_query_acceleration", read=_truth
+        sql="ENABLE_QUERY_ACCELERATION", column="enable_query_acceleration", read=truth_shown
     ),
 }
 

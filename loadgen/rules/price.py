@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from loadgen.clock import utc_iso
-from loadgen.model.warehouse import CreditRates, WarehouseKind, WarehouseValue
+from loadgen.model.warehouse import CreditRates, WarehouseKind, WarehouseValue, clusters_shown, kind_shown
 from loadgen.units import HOUR_S
 from loadgen.values import dataclass
 
@@ -37,6 +37,13 @@ def standard_warehouse(size: str | None) -> PlannedWarehouse:
 
 
 NEW_WAREHOUSE = standard_warehouse("X-Small")  # by Snowflake's defaults
+
+
+def shown_warehouse(shown: Mapping[str, Any]) -> PlannedWarehouse:
+    """The warehouse of a row of SHOW WAREHOUSES."""
+    size, (_, clusters_max) = shown.get("size"), clusters_shown(shown)
+    kinds = (kind_shown(shown),)
+    return PlannedWarehouse(size=None if size is None else str(size), kinds=kinds, clusters_max=clusters_max)
 
 
 def planned_warehouse(

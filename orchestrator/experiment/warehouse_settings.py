@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,6 @@ from loadgen.model.warehouse import (
     WarehouseValue,
     alter_sql,
     create_sql,
-    kind_shown,
     made_by,
     settings_from,
     shown_row,
@@ -39,7 +38,7 @@ from loadgen.model.warehouse import (
 )
 from loadgen.prepare.session import PrepareSession, target_profile
 from loadgen.rules.experiment import makes_warehouse
-from loadgen.rules.price import PlannedWarehouse, planned_warehouse, worst_case_credits
+from loadgen.rules.price import PlannedWarehouse, planned_warehouse, shown_warehouse, worst_case_credits
 from loadgen.rules.scenario_plan import longest_s
 from loadgen.scenario.experiment import LoadedExperiment
 from loadgen.scenario.model import Scenario
@@ -48,7 +47,7 @@ from loadgen.snowflake.connect import connect
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
-from loadgen.snowflake.session import RetryPolicy
+from loadgen.snowflake.session import RetryPolicy, warehouse_row
 from loadgen.snowflake.settings import control_settings, control_tag
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
@@ -157,9 +156,7 @@ def _look(
 
 def _found(session: PrepareSession, warehouse: Identifier) -> dict[str, Any] | None:
     """The row of SHOW WAREHOUSES. None: this role does not see the warehouse."""
-    shown = f"SHOW WAREHOUSES{warehouse.like}"
-    rows: Sequence[dict[str, Any]] = session.retried(lambda: session.named_rows(shown), shown)
-    return next((row for row in rows if row.get("name") == warehouse.name), None)
+    return session.retried(lambda: warehouse_row(session.named_rows, warehouse), "SHOW WAREHOUSES")
 
 
 # --- All warehouses of an experiment ---------------------------------------------------------------------------------
@@ -346,8 +343,8 @@ def _planned(scenario: Scenario) -> PlannedWarehouse | None:
         return None
     if found is None:
         return None
-    status, raw = found
-    return PlannedWarehouse(size=status.size, kinds=(kind_shown(shown_row(raw)),), clusters_max=status.max_clusters)
+    _, raw = found
+    return shown_warehouse(shown_row(raw))
 
 
 # --- Settings that an experiment without a process has left changed --------------------------------------------------

@@ -232,6 +232,9 @@ def clean_text(foreign: str) -> str:
     return foreign if foreign.isascii() and "\0" not in foreign else _UNSTORABLE.sub(_REPLACEMENT, foreign)
 
 
+REASON_MAX = 2_000  # characters of the REASON of a row, in every table
+
+
 def clip_text(foreign: str, limit: int) -> str:
     """At most `limit` storable characters. A truncated text ends with TRUNCATION_MARK."""
     kept = clean_text(foreign[: limit + 1])

@@ -70,12 +70,12 @@ def snowflake_rates(cloud: Cloud) -> CreditRates:
 
 
 def credits_per_hour(size: str) -> float | None:
-    """Of a standard warehouse, generation 1. None for an unknown size."""
+    """The credits per hour of a standard warehouse of generation 1; None for an unknown size."""
     return float(2 ** SIZES.index(size)) if size in SIZES else None
 
 
 def look_credits_per_day(every_s: float) -> float:
-    """Of an X-Small that a poll of the tables starts at this interval."""
+    """The credits per day of an X-Small that a poll of the tables starts at this interval."""
     return DAY_S / max(every_s, LOOK_AWAKE_S) * LOOK_AWAKE_S / 3600
 
 
@@ -87,7 +87,7 @@ STARTED, SUSPENDED = "STARTED", "SUSPENDED"
 def _size(value: Any) -> str:
     found = size_name(str(value))
     if found is None:
-        raise ValueError(f"{value!r} is no size of warehouses")
+        raise ValueError(f"{value!r} is not a warehouse size")
     return found
 
 
@@ -230,7 +230,7 @@ def unsettled(
         return str(error)
     for key, value in wanted.items():
         if found[key] != PROPERTIES[key].read(value):
-            return f"{PROPERTIES[key].sql} is {found[key]}, and {value} is wanted"
+            return f"{PROPERTIES[key].sql} is {found[key]} instead of {value}"
     state = str(shown.get("state"))
     if state == SUSPENDED:
         return None

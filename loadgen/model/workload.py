@@ -354,7 +354,7 @@ def preparation_refusal(sql: SqlShape) -> tuple[str, str] | None:
     if wrong is not None:
         return wrong
     if sql.binds:
-        return "a statement of prepare takes no parameters, and this has a ?", "write the value into the text"
+        return "a statement of prepare cannot have parameters; it contains a ?", "write the value into the text"
     return None
 
 

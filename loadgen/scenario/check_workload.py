@@ -192,7 +192,7 @@ def _check_pools_are_used(checked: CheckedScenario, file: ScenarioFile) -> None:
     used = {generator.pool for generator in _all_generators(file) if isinstance(generator, PoolGenerator)}
     for name in file.values:
         if name not in used:
-            checked.warn(("values", name), "no parameter takes values from this pool")
+            checked.warn(("values", name), "is not used by any parameter")
 
 
 def _check_sharding_is_used(checked: CheckedScenario, file: ScenarioFile) -> None:
@@ -365,7 +365,7 @@ def _check_marks(checked: CheckedScenario, file: ScenarioFile) -> None:
     if not file.sessions.count:
         for number in marked:
             path: KeyPath = (*_STATEMENTS, number, "session")
-            checked.problem(path, "needs users, and there are none", "write sessions: {count: 100}")
+            checked.problem(path, "requires users, but sessions.count is 0", "write sessions: {count: 100}")
     elif not any(file.workload.statements[number].weight for number in marked):
         hint = "mark statements that are sent with session: true, or remove sessions"
         checked.problem(_SESSION_COUNT, "no statement is executed in a session", hint)

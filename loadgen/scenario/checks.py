@@ -430,7 +430,7 @@ def _check_columns(checked: CheckedScenario, path: KeyPath, table: TableSection)
     unique = (SequenceGenerator, UuidGenerator)
     if not any(isinstance(column.generate, unique) for _, column in keys):
         place = (*path, "columns", keys[0][0], "generate")
-        what = "may give the same key twice, and a primary key is unique"
+        what = "can generate duplicate primary keys"
         checked.key_problem(place, what, "write {sequence: {start: 1}} or {uuid: {}}")
 
 
@@ -472,7 +472,7 @@ def _check_query(checked: CheckedScenario, path: KeyPath, sql: str) -> None:
     if wrong is None and not shape.reads:
         wrong = ("a pool is filled by a query", "begin with SELECT or WITH")
     if wrong is None and shape.binds:
-        wrong = ("a pool's query takes no parameters, and this has a ?", "write the value into the text")
+        wrong = ("a pool's query cannot have parameters; it contains a ?", "write the value into the text")
     if wrong is not None:
         checked.problem(path, *wrong)
 
@@ -543,7 +543,7 @@ def check_replay(checked: CheckedScenario, folder: Path | None) -> CaptureManife
         capture = read_manifest(folder, name)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        what = f"is no capture: {reason}" if isinstance(error, InvalidCapture) else f"cannot be read: {reason}"
+        what = f"is not a capture: {reason}" if isinstance(error, InvalidCapture) else f"cannot be read: {reason}"
         checked.problem(_CAPTURE, what, "name a folder in the scenario's folder that `loadgen capture` has written")
         return None
     return capture if _fits(checked, capture, file.load) else None

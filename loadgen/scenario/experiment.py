@@ -74,7 +74,7 @@ Margin = Annotated[
 ]
 # As SHOW WAREHOUSES writes it: X-Small.
 WarehouseSize = Annotated[
-    str, ParsedText(read=size_name, what="is not a size of warehouses", how=f"sizes are {', '.join(SIZES)}")
+    str, ParsedText(read=size_name, what="is not a warehouse size", how=f"sizes are {', '.join(SIZES)}")
 ]
 ScalingPolicy = StrEnum("ScalingPolicy", ["STANDARD", "ECONOMY"])
 Clusters = Annotated[int, Integer(low=1, high=300)]
@@ -279,7 +279,7 @@ def _check_rates(checked: CheckedFile[Any], file: ExperimentFile) -> None:
         for size in getattr(file.price.rates, kind.value):
             if size_name(size) is None:
                 path: KeyPath = ("price", "rates", kind.value, size)
-                checked.key_problem(path, "is not a size of warehouses", f"sizes are {', '.join(SIZES)}")
+                checked.key_problem(path, "is not a warehouse size", f"sizes are {', '.join(SIZES)}")
 
 
 # --- arms ------------------------------------------------------------------------------------------------------------

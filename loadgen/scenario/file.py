@@ -402,7 +402,7 @@ def _statement(statement: StatementSection, remembered: Mapping[str, model.Param
 
 
 def is_outside(name: str) -> bool:
-    """Does a name lead out of the scenario's folder, on any operating system?"""
+    """Whether a name leads out of the scenario's folder, on any operating system."""
     path = PurePosixPath(name)
     return path.is_absolute() or bool(PureWindowsPath(name).drive) or ".." in path.parts or "\\" in name
 

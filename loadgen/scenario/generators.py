@@ -187,7 +187,7 @@ class NormalSettings(Section):
         return model.Normal(mean=self.mean, stddev=self.stddev, low=self.min, high=high, whole=self.whole)
 
     def has_whole_number(self) -> bool:
-        """Is there one between min and max?"""
+        """Whether there is a whole number between min and max."""
         return self.min is None or self.max is None or math.ceil(self.min) <= math.floor(self.max)
 
 

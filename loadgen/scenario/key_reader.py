@@ -127,7 +127,7 @@ def values_of(value: Any) -> Iterator[tuple[str, KeyDeclaration, Any]]:
 
 
 def applies_to(value: Any, declared: KeyDeclaration) -> bool:
-    """Does this key have a meaning, given the values of its sibling keys?"""
+    """Whether this key has a meaning, given the values of its sibling keys."""
     return declared.applies is None or getattr(value, declared.applies.selector) in declared.applies.values
 
 
@@ -293,7 +293,7 @@ def first_key(cls: type) -> str:
 
 @cache
 def value_type_of(type_: Any) -> ValueType | None:
-    """Of `Annotated[int, Integer()]`, of a StrEnum, of bool, and of each of these `| None`."""
+    """The type of `Annotated[int, Integer()]`, of a StrEnum, of bool, and of each of these `| None`; else None."""
     declared: Any = next((one for one in getattr(type_, "__metadata__", ()) if isinstance(one, ValueType)), None)
     if declared is not None:
         return declared  # type: ignore[no-any-return]
@@ -307,7 +307,7 @@ def value_type_of(type_: Any) -> ValueType | None:
 
 
 def element_type(type_: Any) -> Any:
-    """Of the elements of a tuple, or of the values of a mapping."""
+    """The type of the elements of a tuple, or of the values of a mapping."""
     arguments = [one for one in typing.get_args(type_) if one is not Ellipsis]
     return arguments[-1] if arguments else None
 
@@ -349,12 +349,12 @@ class CheckedFile(Generic[FileSection]):
         self.file = None if found is UNUSABLE else found
 
     def fine(self, *paths: KeyPath | str) -> bool:
-        """Are these values, and all values below and above them, without problems of type?"""
+        """Whether these values, and all values below and above them, are without problems of type."""
         originals = [self.original(path) for path in paths]
         return not any(_related(path, broken) for path in originals for broken in self._reader.broken)
 
     def given(self, path: KeyPath | str) -> bool:
-        """Does the file (or an option) set it to something other than null or an empty value?"""
+        """Whether the file (or an option) sets it to something other than null or an empty value."""
         entry = self.document.entry(self.original(path))
         return entry is not None and entry.node.value not in (None, {}, [])
 

@@ -269,7 +269,7 @@ class _Composer:
 
 
 def _joined(text: str) -> str:
-    """With surrogate pairs joined: JSON writes 😀 as such a pair. A lone surrogate stays, and is rejected later."""
+    """The text with joined surrogate pairs: JSON writes 😀 as such a pair. A lone surrogate is rejected later."""
     if not _SURROGATES.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")

@@ -410,7 +410,7 @@ class TimingSettings(Section):
     )
 
     def for_workers(self, workers: int) -> Self:
-        """With longer intervals for many workers, so that their control statements per second stay bounded."""
+        """Longer intervals for many workers, so that their control statements per second stay bounded."""
         period_s = workers / WORKERS_PER_SECOND
         if period_s <= 1.0:
             return self

@@ -210,7 +210,7 @@ class Constant(Generator):
 
 
 def plain(numbers: NDArray[Any]) -> list[Value]:
-    """As values of Python: the driver cannot bind those of numpy."""
+    """The numbers as values of Python: the driver cannot bind those of numpy."""
     values: list[Value] = numbers.tolist()
     return values
 

@@ -108,7 +108,7 @@ class UserSessionTable:
             return UserSessionCounts(created=self._created, expired=self._created - len(self._living))
 
     def _is_over(self, session: UserSession, now_ns: int) -> bool:
-        """Has it expired? A session does not expire while its statement is executed."""
+        """Whether it has expired. A session does not expire while its statement is executed."""
         return session is not self._busy and now_ns - session.used_ns >= self._ttl_ns
 
 

@@ -280,7 +280,7 @@ def test_parameters_that_cannot_be(param, words):
         ("thresholds: [{check: qps > 5, after: 60s}]", "after: is not shorter than the measurement, 1m"),
         ("values: {p: {}}", "values.p: has neither query nor file"),
         ("values: {p: {query: SELECT 1, file: x.csv}}", "values.p: has both query and file"),
-        ("values: {p: {query: SELECT ?}}", "takes no parameters"),
+        ("values: {p: {query: SELECT ?}}", "cannot have parameters"),
         ("values: {p: {query: DELETE FROM T}}", "a pool is filled by a query"),
         ("values: {p: {file: ../x.csv}}", "is outside of the scenario's folder"),
         ("values: {p: {file: /etc/passwd}}", "is outside of the scenario's folder"),
@@ -295,7 +295,7 @@ def test_parameters_that_cannot_be(param, words):
         (
             "prepare: {tables: [{name: T, rows: 1, columns: "
             "[{name: A, type: INT, primary_key: true, generate: {uniform: {min: 1, max: 5}}}]}]}",
-            "may give the same key twice",
+            "can generate duplicate primary keys",
         ),
         (
             "prepare: {tables: [{name: T, type: standard, columns: "

@@ -135,7 +135,7 @@ def test_impossible_settings_are_reported_with_their_place(written, words):
     [
         ("sessions: {affinity: strict}", "sessions.affinity: has no effect: there are no sessions"),
         ("sessions: {ttl: 5m}", "sessions.ttl: has no effect: there are no sessions"),
-        ("", "workload.statements.0.session: needs users, and there are none"),
+        ("", "workload.statements.0.session: requires users, but sessions.count is 0"),
     ],
 )
 def test_without_users_nothing_else_has_an_effect(section, words):

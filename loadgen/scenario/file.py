@@ -274,7 +274,7 @@ class ScenarioFile(ScenarioKeys):
     )
     version: Annotated[int, Version()] = key(f"Version of the file format: {VERSION}.")
     prepare: PrepareSection = key(default=PrepareSection())
-    values: dict[str, PoolSection] = key("Value pools, read once before the start.", default={})
+    values: dict[LabelText, PoolSection] = key("Value pools, read once before the start.", default={})
     workload: WorkloadSection = key(default=WorkloadSection())
     sharding: ShardingSection = key(default=ShardingSection())
     seed: Annotated[int, Integer(high=2**63 - 1)] = key(

@@ -345,7 +345,7 @@ class ScenarioKeys(Section):
 
     name: Annotated[str, Label(length_max=NAME_LENGTH_MAX)] = key("Name of the scenario in reports and trends.")
     description: Annotated[str, FreeText(length_max=10_000)] | None = key("Text for readers.", default=None)
-    labels: Mapping[str, Annotated[str, FreeText(length_max=1_000, empty=True)]] = key(
+    labels: Mapping[LabelText, Annotated[str, FreeText(length_max=1_000, empty=True)]] = key(
         "Texts by which runs are found.", default={}
     )
     connection: LabelText | None = key(

@@ -85,7 +85,7 @@ _OWN_PARAMETERS = {
 }
 
 
-class SessionParameter(ValueType):
+class SessionParameterName(ValueType):
     """The name of a session parameter that a scenario may set."""
 
     def parse(self, value: object) -> str:
@@ -264,7 +264,7 @@ class TargetSettings(Section):
     statement_timeout_s: Annotated[int, WholeSeconds(low_s=1, high_s=604_800)] = key(
         "The server cancels a statement after this time.", default="30s"
     )
-    session: Mapping[Annotated[str, SessionParameter()], Annotated[Scalar, ScalarValue()]] = key(
+    session: Mapping[Annotated[str, SessionParameterName()], Annotated[Scalar, ScalarValue()]] = key(
         "Further session parameters.", default={}
     )
 

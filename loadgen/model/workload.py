@@ -236,7 +236,7 @@ class ClientPosition:
     """The position of a client: all draws depend on it.
 
     Both counts are the maxima of the whole run, so strides never change when clients start or end. A worker without
-    lanes has no clients, and so no position in a closed loop; see loadgen.workload.generator. In an open loop only
+    lanes has no clients, and so no position in a closed loop; see loadgen.workload.draw_context. In an open loop only
     `worker` and `workers` matter.
     """
 

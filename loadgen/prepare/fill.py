@@ -34,8 +34,8 @@ from loadgen.snowflake.failure import Failure, classify
 from loadgen.snowflake.ident import Identifier, QualifiedName
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
-from loadgen.workload.generator import DrawContext, Generator, Value
-from loadgen.workload.generators import make_generator
+from loadgen.workload.draw_context import DrawContext
+from loadgen.workload.generators import Generator, Value, make_generator
 
 # --- The state of the tables: missing, foreign, different, damaged, incomplete or ready ------------------------------
 

@@ -31,7 +31,7 @@ from loadgen.scenario.model import (
 from loadgen.scenario.read import LoadedScenario
 from loadgen.units import counted, format_duration_s, format_rate_per_second
 from loadgen.values import dataclass
-from loadgen.workload.schedule import planned_arrivals, rate_windows
+from loadgen.workload.arrivals import planned_arrivals, rate_windows
 
 MINIMUM_BILLED_S = 60.0  # each time a warehouse starts
 SHOWN_SIZES = 5  # of warehouses, in the list of costs

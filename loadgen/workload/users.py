@@ -31,8 +31,8 @@ from loadgen.model.workload import (
 )
 from loadgen.values import dataclass
 from loadgen.workload.draw import Row
-from loadgen.workload.generator import DrawContext, Value
-from loadgen.workload.generators import make_generator
+from loadgen.workload.draw_context import DrawContext
+from loadgen.workload.generators import Value, make_generator
 from loadgen.workload.pools import Pool
 
 

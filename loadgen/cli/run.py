@@ -121,7 +121,7 @@ def run(
         runs_folder=output_dir,
         clock=SystemClock(),
         roles=job_roles(),
-        text=text_as_run(loaded, connection=connection, labels=dict(map(_label, labels))),
+        text=text_as_run(loaded, connection=connection, labels=run_labels(labels, loaded.scenario.labels)),
         wait=wait,
         share=share_warehouse,
     )

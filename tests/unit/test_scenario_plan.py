@@ -11,7 +11,7 @@ from loadgen.rules.scenario_plan import ScenarioPlan, plan, plan_data, plan_text
 from loadgen.scenario.frozen import freeze, thaw
 from loadgen.scenario.model import FindMaxSettings
 from loadgen.scenario.read import parse_scenario, read_scenario
-from loadgen.workload.schedule import window_schedules
+from loadgen.workload.arrivals import window_schedules
 from tests.processes import ROOT
 from tests.unit.scenario_builders import MINIMAL, problems, read
 

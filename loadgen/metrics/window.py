@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, field
+from dataclasses import field
 from functools import reduce
 from operator import add
 from typing import Any, Self
@@ -340,7 +340,7 @@ class WindowRow:
         )
 
     def to_row(self) -> tuple[Any, ...]:
-        return astuple(self)
+        return tuple(getattr(self, name) for name in self.__slots__)
 
     def result(self) -> WindowResult:
         """The window. Raises InvalidMetrics if it is inconsistent."""
@@ -371,7 +371,7 @@ def dump(data: object) -> str:
 def counts_data(result: WindowResult) -> dict[str, Any]:
     statements = result.tally.statements
     return {
-        **asdict(result.counts),
+        **{name: getattr(result.counts, name) for name in Counts.__slots__},
         "statements": {name: ended_data(statement.ended) for name, statement in statements.items()},
         "errors": [
             {

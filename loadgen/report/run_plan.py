@@ -8,7 +8,8 @@ from itertools import chain, pairwise
 from loadgen.report.records import EventKind, RunRecord
 from loadgen.rules.plan import plan_run
 from loadgen.scenario.model import LoadMode, Scenario
-from loadgen.workload.schedule import initial_connections, rate_windows
+from loadgen.workload.arrivals import rate_windows
+from loadgen.workload.ramp import initial_connections
 
 Corner = tuple[float, float]  # second since the start of the run, value
 

@@ -1,4 +1,4 @@
-"""May two runs be compared? What differs between them, and which difference forbids it. Pure.
+"""Whether two runs may be compared: what differs between them, and which difference forbids it. Pure.
 
 A comparison attributes every change to what the user changed. So everything else that affects a number must be equal:
 the scenario except names and thresholds, the warehouse size, the major version of the driver and whether its telemetry

@@ -202,7 +202,7 @@ class FindMaxSettings(Section):
     refine: bool = key("Bisect between the best step and the failed step.", default=True)
 
     def is_climbed(self, level: int) -> bool:
-        """Is it a level of the climb, not of the bisection between two levels?"""
+        """Whether it is a level of the climb, not of the bisection between two levels."""
         return level == self.maximum or (level - self.start) % self.increment == 0
 
 
@@ -261,7 +261,7 @@ class LoadKeys(Section):
 
     @property
     def is_open_loop(self) -> bool:
-        """Are statements sent on schedule, whether or not earlier ones have returned?"""
+        """Whether statements are sent on schedule, even if earlier ones have not returned."""
         return self.mode in OPEN_LOOP.values
 
 
@@ -279,7 +279,7 @@ class Load(LoadKeys):
 
     @property
     def keeps_sessions(self) -> bool:
-        """Does each connection have statements that no other may send?"""
+        """Whether each connection has statements that no other may send."""
         return self.replay is not None and self.replay.sessions is SessionReplay.KEEP
 
     @property
@@ -358,7 +358,7 @@ class ScenarioKeys(Section):
 
     name: Annotated[str, Label(length_max=NAME_LENGTH_MAX)] = key("Name of the scenario in reports and trends.")
     description: Annotated[str, FreeText(length_max=10_000)] | None = key("Text for readers.", default=None)
-    labels: Mapping[str, Annotated[str, FreeText(length_max=1_000, empty=True)]] = key(
+    labels: Mapping[LabelText, Annotated[str, FreeText(length_max=1_000, empty=True)]] = key(
         "Texts by which runs are found.", default={}
     )
     connection: LabelText | None = key(

@@ -39,7 +39,7 @@ from loadgen.tui.screen_state import (
     WorkerLine,
 )
 from loadgen.units import NS_PER_MS, counted
-from loadgen.workload.schedule import rate_windows
+from loadgen.workload.arrivals import rate_windows
 
 # --- The event log: what changed from one snapshot to the next -------------------------------------------------------
 

@@ -11,7 +11,7 @@ from loadgen.rules.scenario_plan import ScenarioPlan, plan, plan_data, plan_text
 from loadgen.scenario.frozen import freeze, thaw
 from loadgen.scenario.model import FindMaxSettings
 from loadgen.scenario.read import parse_scenario, read_scenario
-from loadgen.workload.schedule import window_schedules
+from loadgen.workload.arrivals import window_schedules
 from tests.processes import ROOT
 from tests.unit.scenario_builders import MINIMAL, problems, read
 
@@ -64,9 +64,9 @@ To prepare
   value pool order_id from a query
 
 Cost
-  At most, in credits by the size of the warehouse: X-Small 0.08, Small 0.16, Medium 0.31, Large 0.62, X-Large 1.24.
-  Plus 0.08 for the control warehouse, if it is X-Small.
-  Assumed: one cluster of a standard warehouse at 1 credit per hour for X-Small, twice that for each size up, running for 4m 40s; costs of preparing and of idling until it suspends are added.
+  At most, in credits by the size of the warehouse: X-Small 0.10, Small 0.21, Medium 0.42, Large 0.84, X-Large 1.68.
+  Plus 0.10 for the control warehouse, if it is X-Small.
+  Assumed: one cluster of a standard warehouse of generation 2, at 1.35 credits per hour for X-Small and twice that for each size up (generation 1: 1 credit), running for 4m 40s; costs of preparing and of idling until it suspends are added.
 
 Every value and where it comes from
 """  # noqa: E501 - a line of output is as long as it is

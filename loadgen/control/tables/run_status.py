@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.session import (
+    REASON_MAX,
     ControlFailed,
     ControlSession,
     ParsedRows,
@@ -29,11 +30,10 @@ from loadgen.control.tables.run_leases import read as read_holder
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import printable
 from loadgen.metrics.json_fields import NUMBER_MAX
-from loadgen.model.run import Phase, RunStatus, check_transition
+from loadgen.model.run import IDS_SHOWN, Phase, RunStatus, check_transition, chosen_id
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
-REASON_MAX = 2_000  # characters
 WORKERS_MAX = 100_000  # more than any scenario may have
 EVERY_WORKER = "*"  # key in WORKER_TARGETS of a target for all workers together
 RAMP_MAX_S = 1e6
@@ -413,7 +413,6 @@ def _run(row: tuple[Any, ...], server_time: datetime | None = None, event_at: da
 # --- Names of runs: an id, a unique beginning of an id, `latest`, or `latest~1` for the run before the latest ---------
 
 BACK_MAX = 1_000  # how far latest~N may go
-SHOWN = 5  # ids in the message about an ambiguous name
 
 _LATEST = re.compile(r"latest(?:~([0-9]{1,6}))?")
 
@@ -427,20 +426,12 @@ def find_run(session: ControlSession, retries: RetryPolicy, name: str) -> Run:
     """The run with this name. UsageError if there is none, or more than one."""
     if latest := _LATEST.fullmatch(name):
         return _latest(session, retries, int(latest[1] or 0))
-    if not name:
-        raise UsageError("the name of a run is empty", remedy=_SHOW_RUNS)
-    ids = retries.call(lambda: beginning_with(session, name, SHOWN + 1))
-    chosen = name if name in ids else ids[0] if len(ids) == 1 else None
-    run = None if chosen is None else retries.call(lambda: read(session, chosen))
-    if run is not None:
-        return run
-    if not ids:
-        raise UsageError(f"there is no run {printable(name, 100)}", remedy=_SHOW_RUNS)
-    more = ", …" if len(ids) > SHOWN else ""
-    raise UsageError(
-        f"{printable(name, 100)} is the beginning of several runs: {', '.join(ids[:SHOWN])}{more}",
-        remedy="Write more of it.",
-    )
+    ids = retries.call(lambda: beginning_with(session, name, IDS_SHOWN + 1))
+    run_id = chosen_id(name, ids, noun="run", remedy=_SHOW_RUNS)
+    run = retries.call(lambda: read(session, run_id))
+    if run is None:
+        raise UsageError(f"there is no run {printable(run_id, 100)} any more", remedy=_SHOW_RUNS)
+    return run
 
 
 def _latest(session: ControlSession, retries: RetryPolicy, back: int) -> Run:

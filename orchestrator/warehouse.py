@@ -53,8 +53,8 @@ POLLS_AGE_MAX = timedelta(days=31)  # of a run that is taken over
 
 
 class CreditMeter:
-    """Estimates credits: between two polls the warehouse was as the first poll showed. A poll that shows no cost, because
-    the price of its size is not known, is left out.
+    """Estimates credits: between two polls the warehouse was as the first poll showed. A poll without a known cost is
+    left out.
 
     observe() belongs to one thread; `credits` may be read by others.
     """

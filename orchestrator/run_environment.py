@@ -32,6 +32,7 @@ from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_results import ResultRow, dropped_rows
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
+from loadgen.metrics.connections import PLANNED
 from loadgen.model.run import WorkerStatus
 from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 from loadgen.rules.plan import RunPlan
@@ -151,12 +152,17 @@ def own_load(session: ControlSession, retries: RetryPolicy, ended: RunMeasuremen
     run, scenario = ended.run, ended.scenario
     if run.start_time is None or scenario.control.share_warehouse:
         return None
-    again = sum(ended.connections["reopened"].values())  # the statement of a lost connection may still execute
+    again = lost_connections(ended.connections["reopened"])  # their statements may still execute
     if scenario.load.mode is LoadMode.FIND_MAX:
         return own_load_of_steps(retries.call(lambda: run_measurements.read_steps(session, run.run_id)), again)
     begin = run.start_time + timedelta(seconds=ended.plan.measures_s)
     end = begin + timedelta(seconds=ended.gathered.merged.seconds)
     return [OwnLoad(begin=begin, end=end, statements=scenario.load.connections + again)]
+
+
+def lost_connections(reopened: Mapping[str, int]) -> int:
+    """The connections that were lost. One that is replaced as planned has no statement under way."""
+    return sum(count for reason, count in reopened.items() if reason not in PLANNED)
 
 
 def judge_foreign_load(

@@ -17,6 +17,7 @@ import logging
 import math
 import os
 import platform
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -306,6 +307,17 @@ def run_warnings(scenario: Scenario, seen: Sequence[str], *, shared: bool) -> li
     if shared:
         warnings.append("the warehouse was shared: other runs may have measured on it at the same time")
     return warnings
+
+
+def workers_started_twice(rows: Sequence[ResultRow]) -> list[str]:
+    """A sentence for each worker of which several processes have begun, by their rows in TEST_RESULTS: for a leader
+    that has taken over the run, and has not seen what was before."""
+    begun = Counter(row.worker_id for row in rows if row.worker_id is not None)
+    return [
+        f"{worker_id} was replaced: {count} processes have begun with its id, some before the run was taken over"
+        for worker_id, count in begun.items()
+        if count > 1
+    ]
 
 
 _DROPPED = {

@@ -25,6 +25,7 @@ from orchestrator.run_environment import (
     lost_connections,
     own_load_of_steps,
     unobserved_load,
+    workers_started_twice,
 )
 from tests.control_plane import result_row
 from tests.unit.orchestrator_builders import view
@@ -169,6 +170,18 @@ def test_rows_that_workers_dropped_are_reported_by_worker_and_kind():
         "worker-1 dropped 7 lines of its log, while the control plane did not accept them",
         "worker-1 dropped 194 rows of its query log, which could not be written (such as on a full disk)",
     ]
+
+
+def test_a_leader_that_took_over_knows_replaced_workers_by_their_rows() -> None:
+    rows = [
+        result_row("r", test_id=f"t{number}", worker_id=worker_id)
+        for number, worker_id in enumerate([None, "worker-0", "worker-1", "worker-0"])
+    ]
+
+    assert workers_started_twice(rows) == [
+        "worker-0 was replaced: 2 processes have begun with its id, some before the run was taken over"
+    ]
+    assert workers_started_twice(rows[:3]) == []
 
 
 def use(own: int, own_ms: float, others_ms: float) -> WarehouseUse:

@@ -13,12 +13,13 @@ import pytest
 from loadgen.control.session import NamedQuery
 from loadgen.errors import ConnectFailed
 from loadgen.model.run import Phase, RunStatus, WorkerStatus
+from loadgen.scenario.model import OnWorkerLoss
 from loadgen.scenario.settings import TimingSettings
 from loadgen.snowflake.settings import CONTROL_MARGIN_S, CONTROL_STATEMENT_S
 from orchestrator.service import FinishedRun, OrchestratorService
 from tests.unit.simulation.histories import quiet
-from tests.unit.simulation.processes import SessionNetwork
-from tests.unit.simulation.scenarios import Kind
+from tests.unit.simulation.processes import SessionNetwork, WorkerProcess
+from tests.unit.simulation.scenarios import QUICK, Kind
 from tests.unit.simulation.tables import STATUS
 from tests.unit.simulation.truth import plan_zero_s
 from tests.unit.simulation.wires import RequestOutcome
@@ -178,6 +179,22 @@ def test_a_start_on_a_very_slow_control_plane_is_moved_and_not_cut(kind: Kind, t
     reasons = history.summary["validity"]["reasons"]
     assert all("away from the planned times" in reason for reason in reasons), reasons
     assert history.status is RunStatus.COMPLETED
+
+
+def test_a_leader_that_takes_over_names_a_worker_that_was_replaced_before(tmp_path: Path) -> None:
+    world = World(1, str(tmp_path), kind=Kind.FLAT, calm_latency_s=CALM_LATENCY_S, workers=2)
+    world.elsewhere = True
+    load, timing = replace(world.scenario.load, warmup_s=0.0, duration_s=90.0), replace(QUICK, flush_s=2.0)
+    world.scenario = replace(world.scenario, load=load, timing=timing, on_worker_loss=OnWorkerLoss.CONTINUE)
+    started: list[WorkerProcess] = []
+    world.scheduler.at(20.0, lambda: world.workers[0].kill())
+    world.scheduler.at(36.0, lambda: started.append(world.start_worker(world.workers[0].order)))
+    world.scheduler.at(60.0, lambda: world.orchestrators[0].kill())
+
+    history = world.run()
+
+    assert (history.terms > 1, len(world.workers), world.seen["recovered"]) == (True, 3, 0)
+    assert any("worker-0 was replaced" in reason for reason in history.summary["validity"]["reasons"])
 
 
 def reject_logins(monkeypatch: pytest.MonkeyPatch, rejects: Callable[[str, str], bool]) -> None:

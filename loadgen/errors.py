@@ -4,7 +4,7 @@
     ├── UsageError          2   the command line is invalid
     ├── ScenarioInvalid     2   the scenario is invalid
     ├── ConfigurationError  2   a connections file, setting or path cannot be used
-    ├── ConnectFailed       3   no connection, or the login was rejected
+    ├── ConnectFailed       3   no connection, or the login was refused
     ├── PrivilegeMissing    3   the role lacks a privilege
     ├── RunFailed           4   the run started and could not be completed
     ├── EmbeddedServerError 4   the embedded server could not start or stay up
@@ -35,7 +35,7 @@ If several apply, the program ends with the first of 1, 2, 3, 4, the code of a s
 
 import errno
 
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LoadgenError(Exception):
@@ -71,7 +71,7 @@ class ConfigurationError(LoadgenError):
 
 
 class ConnectFailed(LoadgenError):
-    """No connection could be opened, or the login was rejected."""
+    """No connection could be opened, or the login was refused."""
 
     exit_code = 3
     remedy = "Check the connection with `loadgen connections test -c NAME`."
@@ -114,6 +114,6 @@ class Busy(LoadgenError):
 
 def cannot_write(path: object, error: OSError, remedy: str) -> ConfigurationError:
     """The error for a file or folder that could not be written. A full disk has a separate remedy."""
-    if error.errno in _DISK_FULL:
+    if error.errno in DISK_FULL:
         remedy = f"The disk is full: free space there (`df {path}`), then try again."
     return ConfigurationError(f"cannot write {path}: {error.strerror or error}", remedy=remedy)

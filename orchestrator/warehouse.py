@@ -28,7 +28,7 @@ from loadgen.control.tables.run_leases import OWNER_MAX, TAKEOVER_MARGIN_S, Leas
 from loadgen.control.tables.run_measurements import WarehousePoll
 from loadgen.errors import Busy, ConfigurationError, LoadgenError, RunFailed
 from loadgen.log import event, printable
-from loadgen.model.warehouse import Cloud, WarehouseKind, clusters_shown, kind_shown, shown_row, snowflake_rates
+from loadgen.model.warehouse import RATES, WarehouseKind, clusters_shown, kind_shown, shown_row
 from loadgen.prepare.session import target_profile
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake import driver
@@ -41,20 +41,18 @@ from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import RetryPolicy, SnowflakeSession
 from loadgen.snowflake.settings import control_settings, control_tag
 from loadgen.threads import Service
-from loadgen.units import NS_PER_S
+from loadgen.units import HOUR_S, NS_PER_S
 from loadgen.values import dataclass
 from orchestrator.guardrails import costs_too_much
 
 log = logging.getLogger(__name__)
 
-HOUR_S = 3600.0
-RATES = snowflake_rates(Cloud.AWS)  # the cloud of a run is not known; only on Azure generation 2 is cheaper
 POLLS_AGE_MAX = timedelta(days=31)  # of a run that is taken over
 
 
 class CreditMeter:
-    """Estimates credits: between two polls the warehouse was as the first poll showed. A poll without a known cost is
-    left out.
+    """Estimates credits: between two polls the warehouse was as the first poll showed. A poll of a size without a
+    known price is left out.
 
     observe() belongs to one thread; `credits` may be read by others.
     """

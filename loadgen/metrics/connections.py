@@ -27,7 +27,7 @@ from loadgen.log import printable
 from loadgen.metrics.json_fields import JsonFields
 from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
-from loadgen.workload.schedule import Ramp
+from loadgen.workload.ramp import Ramp
 
 # --- Logins: their number, the reasons for reconnects, and the newest failures ---------------------------------------
 

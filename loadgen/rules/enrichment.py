@@ -120,8 +120,8 @@ def _reasons(
     )
     yield (
         _sum(row for row in missing if row.statement_name in hybrid),
-        "touched only hybrid tables and did not appear in the history, which keeps the slow ones of their kind: the times"
-        " below are not typical",
+        "touched only hybrid tables and did not appear in the history, which keeps the slow ones of their kind: the"
+        " times below are not typical",
     )
     yield (
         _sum(row for row in missing if row.statement_name not in hybrid),

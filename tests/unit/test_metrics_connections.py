@@ -24,7 +24,7 @@ from loadgen.metrics.connections import (
 )
 from loadgen.metrics.json_fields import InvalidMetrics, JsonFields
 from loadgen.units import NS_PER_MS, NS_PER_S
-from loadgen.workload.schedule import Ramp
+from loadgen.workload.ramp import Ramp
 
 MOMENT = datetime(2026, 11, 15, 2, 0, 0)  # noqa: DTZ001 (naive UTC, as everywhere in results)
 NO = ConnectionFailure(at=MOMENT, code=390_100, text="Incorrect username or password.")

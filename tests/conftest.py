@@ -73,6 +73,7 @@ _numbers = itertools.count(1)
 
 def pytest_configure() -> None:
     gc.set_threshold(GC_THRESHOLD)
+    gc.disable()  # until all tests are collected
     if os.environ.get("PYTEST_XDIST_WORKER") and not _is_measuring(os.environ["PYTEST_XDIST_WORKER"]):
         yield_to_measurements()
     restore_signals()
@@ -135,8 +136,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 
 
 def pytest_collection_finish() -> None:
-    gc.collect()
     gc.freeze()  # what exists now is kept until the end
+    gc.enable()
 
 
 @cache

@@ -40,6 +40,7 @@ from loadgen.control.tables import run_queue, schedules
 from loadgen.control.tables.run_status import server_time
 from loadgen.control.tables.schedules import NewSchedule, ScheduleRow
 from loadgen.errors import ConnectFailed, LoadgenError
+from loadgen.files import replace_file
 from loadgen.log import event, printable
 from loadgen.model.nightly import (
     BATCH,
@@ -414,13 +415,9 @@ class NextLookFile:
         if next_look is None:
             self.forget()
             return
-        draft = self._path.with_suffix(f".{os.getpid()}.tmp")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-            with open(os.open(draft, flags, 0o600), "w", encoding="utf-8") as file:
-                json.dump(asdict(next_look), file)
-            draft.replace(self._path)
+            replace_file(self._path, json.dumps(asdict(next_look)).encode())
         except OSError as error:
             event(log, logging.INFO, "next_read_not_written", path=self._path, why=str(error))
             self.forget()

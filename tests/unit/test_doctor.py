@@ -22,7 +22,6 @@ from loadgen.doctor.check_context import (
 )
 from loadgen.doctor.checks import BoundedExecutor, CheckedFinding, CheckTimeout, DoctorCheck, exit_code, run_checks
 from loadgen.errors import ConfigurationError
-from loadgen.rules.scenario_plan import plan
 from loadgen.scenario.read import LoadedScenario, parse_scenario
 from loadgen.snowflake.connect import ConnectionProbe
 from loadgen.snowflake.ident import Identifier
@@ -277,38 +276,6 @@ def test_the_warehouse_is_described():
 )
 def test_only_harmless_names_become_part_of_a_literal(name, sql):
     assert f"SHOW WAREHOUSES{Identifier(name).like}" == sql
-
-
-def test_the_cost_counts_every_cluster_for_as_long_as_the_run_can_last():
-    planned = plan(scenario("load: {warmup: 0s, duration: 58m}\ntiming: {drain: 2m}\n"), cores=2).cost
-    found = WarehouseDescription.from_row(ROW, 8)
-
-    told = online.cost(planned, found, None)
-
-    assert told.level is FindingLevel.OK
-    assert told.message.startswith(
-        "at most 12.15 credits: 10.80 for Medium, 2 clusters, and 1.35 for the control warehouse"
-    )
-    assert told.details[0].startswith("at the rate of generation 2.")
-    assert online.cost(planned, found, 12.1).level is FindingLevel.WARNING
-    assert "X-Small 1.35, Small 2.70" in online.cost(planned, None, None).message
-    assert online.cost(None, None, None).message.startswith("none")
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"generation": None}, "at most 9.35 credits: 8.00 for Medium"),
-        ({"type": "SNOWPARK-OPTIMIZED", "generation": None}, "at most 13.35 credits: 12.00 for Medium"),
-        ({"type": "ADAPTIVE", "size": None}, "at most, in credits by size: "),
-    ],
-)
-def test_the_cost_is_that_of_the_kind_of_the_warehouse(row, message):
-    planned = plan(scenario("load: {warmup: 0s, duration: 58m}\ntiming: {drain: 2m}\n"), cores=2).cost
-
-    told = online.cost(planned, WarehouseDescription.from_row({**ROW, **row}, 8), None)
-
-    assert told.message.startswith(message)
 
 
 # --- how checks are run ----------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from loadgen.clock import Clock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
-from loadgen.control.process_identity import is_running
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_control_events, run_leases, run_status
 from loadgen.control.tables.run_control_events import NewEvent
@@ -24,6 +23,7 @@ from loadgen.errors import Busy, LoadgenError
 from loadgen.log import event, printable
 from loadgen.model.event import Stop
 from loadgen.model.run import RunStatus
+from loadgen.process import is_running
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.settings import SpawnerKind, TimingSettings

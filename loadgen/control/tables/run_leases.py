@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from loadgen.control.process_identity import MARK_LENGTH, has_ended, process_mark
 from loadgen.control.session import ControlFailed, ControlSession, load_queries
 from loadgen.log import printable
+from loadgen.process import MARK_LENGTH, has_ended, process_mark
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
 from loadgen.values import dataclass

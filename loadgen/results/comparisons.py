@@ -27,7 +27,6 @@ from loadgen.model.run import Phase
 from loadgen.report.experiment import RUNNING, ExperimentFacts, experiment_document, with_metering
 from loadgen.results.run_record import stored_windows
 from loadgen.results.stored_summary import parse_config, parse_summary, read_summary
-from loadgen.rules.bootstrap import SecondSeries
 from loadgen.rules.comparability import (
     FORBIDDING_KEYS,
     RunConditions,
@@ -39,6 +38,7 @@ from loadgen.rules.comparability import (
     why_not_comparable,
 )
 from loadgen.rules.comparison import MeasuredRun
+from loadgen.rules.confidence_intervals import SecondSeries
 from loadgen.rules.experiment import ExperimentDesign
 from loadgen.rules.trend import OtherSeries, SeriesKey, Trend, TrendRun, series_of, trend_of, values_of
 from loadgen.snowflake.session import RetryPolicy

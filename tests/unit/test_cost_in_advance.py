@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from loadgen.doctor import online
+from loadgen.doctor import findings
 from loadgen.doctor.check_context import FindingLevel, WarehouseDescription
 from loadgen.rules.experiment import design_of, experiment_plan_data, experiment_plan_text, plan_experiment
 from loadgen.rules.scenario_plan import plan
@@ -117,16 +117,16 @@ def test_the_cost_counts_every_cluster_for_as_long_as_the_run_can_last():
     planned = plan(scenario("load: {warmup: 0s, duration: 58m}\ntiming: {drain: 2m}\n"), cores=2).cost
     found = WarehouseDescription.from_row(ROW, 8)
 
-    told = online.cost(planned, found, None)
+    told = findings.cost(planned, found, None)
 
     assert told.level is FindingLevel.OK
     assert told.message.startswith(
         "at most 12.15 credits: 10.80 for Medium, 2 clusters, and 1.35 for the control warehouse"
     )
     assert told.details[0].startswith("at the rate of generation 2.")
-    assert online.cost(planned, found, 12.1).level is FindingLevel.WARNING
-    assert "X-Small 1.35, Small 2.70" in online.cost(planned, None, None).message
-    assert online.cost(None, None, None).message.startswith("none")
+    assert findings.cost(planned, found, 12.1).level is FindingLevel.WARNING
+    assert "X-Small 1.35, Small 2.70" in findings.cost(planned, None, None).message
+    assert findings.cost(None, None, None).message.startswith("none")
 
 
 @pytest.mark.parametrize(
@@ -140,6 +140,6 @@ def test_the_cost_counts_every_cluster_for_as_long_as_the_run_can_last():
 def test_the_cost_is_that_of_the_kind_of_the_warehouse(row, message):
     planned = plan(scenario("load: {warmup: 0s, duration: 58m}\ntiming: {drain: 2m}\n"), cores=2).cost
 
-    told = online.cost(planned, WarehouseDescription.from_row({**ROW, **row}, 8), None)
+    told = findings.cost(planned, WarehouseDescription.from_row({**ROW, **row}, 8), None)
 
     assert told.message.startswith(message)

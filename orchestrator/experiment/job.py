@@ -54,7 +54,7 @@ from loadgen.scenario.experiment import LoadedExperiment
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import portable_text
 from loadgen.snowflake.session import RetryPolicy
-from loadgen.threads import Service, run_in_thread
+from loadgen.threads import Service, exit_code_after, run_in_thread
 from loadgen.units import NS_PER_S, counted
 from loadgen.values import dataclass
 from orchestrator.experiment.state import (
@@ -560,7 +560,7 @@ def stoppable(action: Callable[[threading.Event], None], received: Sequence[int]
         run_in_thread(lambda: action(stop), name="settings")
     except LoadgenError as error:
         if len(received) > before:
-            error.exit_code = 128 + received[before]
+            error.exit_code = exit_code_after(received[before:])
         raise
     finally:
         done.set()

@@ -131,6 +131,28 @@ def read_schedules(
     return rows, server_now(session, retries)
 
 
+def enable_schedule(
+    session: ControlSession, retries: RetryPolicy, name: str, *, catch_up: bool
+) -> tuple[bool, ScheduleRow, datetime]:
+    """Enable a schedule. Returns whether it was enabled before, its row, and the time of the server."""
+    before = schedules.find(session, retries, name)
+    schedules.enable(session, retries, before.schedule_id, catch_up=catch_up)
+    return before.enabled, schedules.find(session, retries, name), server_now(session, retries)
+
+
+def disable_schedule(session: ControlSession, retries: RetryPolicy, name: str) -> tuple[ScheduleRow, datetime]:
+    """Disable a schedule. Returns its row, and the time of the server."""
+    schedules.disable(session, retries, schedules.find(session, retries, name).schedule_id)
+    return schedules.find(session, retries, name), server_now(session, retries)
+
+
+def remove_schedule(session: ControlSession, retries: RetryPolicy, name: str) -> None:
+    """Delete a schedule and its fires. Its runs and queued runs are kept."""
+    schedule_id = schedules.find(session, retries, name).schedule_id
+    schedules.remove(session, retries, schedule_id)
+    schedules.remove_fires(session, retries, schedule_id)
+
+
 def server_now(session: ControlSession, retries: RetryPolicy) -> datetime:
     return schedules.as_utc(retries.call(lambda: server_time(session)))
 

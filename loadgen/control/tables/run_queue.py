@@ -35,7 +35,7 @@ from loadgen.control.session import (
     read_rows,
 )
 from loadgen.control.tables import run_attempts
-from loadgen.control.tables.run_attempts import UserTurn
+from loadgen.control.tables.run_attempts import AttemptRow, UserTurn
 from loadgen.errors import UsageError
 from loadgen.model.nightly import ATTEMPTS_MAX, AttemptStatus, BaselineCheck, QueueStatus
 from loadgen.model.run import IDS_SHOWN, chosen_id
@@ -214,6 +214,16 @@ def find(session: ControlSession, retries: RetryPolicy, name: str) -> str:
     some = _Q["beginning_with"].limited(IDS_SHOWN + 1)
     ids = retries.call(lambda: [str(row[0]) for row in session.fetch(some, name)])
     return chosen_id(name, ids, noun="queued run", remedy=_SHOW_IDS)
+
+
+def read_all(
+    session: ControlSession, retries: RetryPolicy, name: str
+) -> tuple[QueuedRun, BaselineCheck, ParsedRows[AttemptRow]]:
+    """The queued run with this id, or a unique beginning of it; its baseline; and its attempts."""
+    queue_id = find(session, retries, name)
+    row = _there(session, retries, queue_id)
+    judging = retries.call(lambda: read_judging(session, queue_id))
+    return row, judging, retries.call(lambda: run_attempts.read(session, queue_id))
 
 
 def cancel(session: ControlSession, retries: RetryPolicy, queue_id: str, reason: str) -> QueuedRun:

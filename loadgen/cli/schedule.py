@@ -300,9 +300,9 @@ def tick(quiet: bool, idle_poll: str, output: str, **given: Any) -> None:
         memory.note(began, done, idle_poll_s)
     for one in stuck:
         warn(f"{one.queue_id} waits: {one.reason}")
-    for complaint in done.complaints:
-        if complaint.is_new or not quiet:
-            warn(f"schedule {complaint.schedule}: {complaint.reason}")
+    for failure in done.failures:
+        if failure.is_new or not quiet:
+            warn(f"schedule {failure.schedule}: {failure.reason}")
     if output == "json":
         echo(json.dumps(tick_document(done), indent=2))
     elif not quiet:

@@ -127,7 +127,7 @@ class DoctorCheck:
 
     section: str
     name: str
-    look: Callable[[DoctorSessions], Sequence[Finding]]
+    run: Callable[[DoctorSessions], Sequence[Finding]]
     needs: tuple[str, ...] = ()
     exit_code: int = 3  # when it fails
 
@@ -163,7 +163,7 @@ def exit_code(examined: Iterable[CheckedFinding]) -> int:
 
 def _found(check: DoctorCheck, lane: BoundedExecutor[DoctorSessions], limit_s: float) -> Sequence[Finding]:
     try:
-        return lane.do(check.look, limit_s=limit_s)
+        return lane.do(check.run, limit_s=limit_s)
     except CheckTimeout:
         return [failed(f"no answer within {limit_s:g} s", "Check the network, and try again.")]
     except LoadgenError as error:
@@ -203,15 +203,15 @@ def _machine(scenario: Scenario | None, clock: Clock) -> Iterator[DoctorCheck]:
     workers = workers_of(load, cores) if load is not None else 1
     connections = load.connections if load is not None else None
     per_worker = -(-connections // workers) if connections is not None else None
-    looks: dict[str, Callable[[], Finding]] = {
+    simple: dict[str, Callable[[], Finding]] = {
         "processor": lambda: findings.processor(cores, connections),
         "memory": lambda: findings.memory(findings.free_mb(), workers, connections),
         "open files": lambda: findings.open_files(findings.open_files_limit(), per_worker),
         "clock": lambda: findings.wall_clock(clock.utc_now()),
     }
-    for name, look in looks.items():
-        yield DoctorCheck(section="machine", name=name, look=lambda _, look=look: [look()])  # type: ignore[misc]
-    yield DoctorCheck(section="machine", name="versions", look=lambda _: [findings.versions()], exit_code=2)
+    for name, run in simple.items():
+        yield DoctorCheck(section="machine", name=name, run=lambda _, run=run: [run()])  # type: ignore[misc]
+    yield DoctorCheck(section="machine", name="versions", run=lambda _: [findings.versions()], exit_code=2)
 
 
 def _configuration(
@@ -221,16 +221,16 @@ def _configuration(
     needs: tuple[str, ...] = ("versions",)
     if server_trouble is not None:
         found = [failed(printable(str(server_trouble)), printable(server_trouble.remedy))]
-        yield DoctorCheck(section=section, name="embedded server", look=lambda _: found)
+        yield DoctorCheck(section=section, name="embedded server", run=lambda _: found)
         needs = ("embedded server",)
     elif server is not None:
         yield DoctorCheck(
-            section=section, name="embedded server", look=lambda _: [ok(server.removeprefix("embedded server "))]
+            section=section, name="embedded server", run=lambda _: [ok(server.removeprefix("embedded server "))]
         )
 
     def profile_check(name: str, profile: Callable[[], ConnectionProfile]) -> DoctorCheck:
         return DoctorCheck(
-            section=section, name=name, look=lambda _: findings.connection(profile()), needs=needs, exit_code=2
+            section=section, name=name, run=lambda _: findings.connection(profile()), needs=needs, exit_code=2
         )
 
     yield profile_check("connection", subject.target_profile)
@@ -240,7 +240,7 @@ def _configuration(
         yield DoctorCheck(
             section=section,
             name="scenario",
-            look=lambda _: findings.scenario(subject),
+            run=lambda _: findings.scenario(subject),
             needs=("connection",),
             exit_code=2,
         )
@@ -257,16 +257,16 @@ def _connection(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]:
         sessions.facts.control = probe(subject.control_profile(), clock=clock)
         return [findings.log_in(sessions.facts.control)]
 
-    yield DoctorCheck(section=section, name="log-in", look=log_in, needs=("connection",))
+    yield DoctorCheck(section=section, name="log-in", run=log_in, needs=("connection",))
     yield DoctorCheck(
         section=section,
         name="round trip",
-        look=lambda sessions: [findings.round_trip(_known(sessions.facts.target))],
+        run=lambda sessions: [findings.round_trip(_known(sessions.facts.target))],
         needs=("log-in",),
     )
     if subject.is_apart:
         needs = ("control connection",)
-        yield DoctorCheck(section=section, name="control log-in", look=log_in_to_control, needs=needs)
+        yield DoctorCheck(section=section, name="control log-in", run=log_in_to_control, needs=needs)
 
 
 def _control_plane(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]:
@@ -299,10 +299,10 @@ def _control_plane(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]
             readings.append(findings.read_clock(clock, server_time, before, began_ns))
         return [findings.clock_offset(findings.offset(readings))]
 
-    yield DoctorCheck(section=section, name="place", look=prerequisites, needs=(log_in,))
-    yield DoctorCheck(section=section, name="tables", look=tables, needs=("place",))
-    yield DoctorCheck(section=section, name="hybrid tables", look=hybrid, needs=(log_in,))
-    yield DoctorCheck(section=section, name="clock offset", look=offset, needs=(log_in,))
+    yield DoctorCheck(section=section, name="place", run=prerequisites, needs=(log_in,))
+    yield DoctorCheck(section=section, name="tables", run=tables, needs=("place",))
+    yield DoctorCheck(section=section, name="hybrid tables", run=hybrid, needs=(log_in,))
+    yield DoctorCheck(section=section, name="clock offset", run=offset, needs=(log_in,))
 
 
 def _rights(subject: DoctorTarget) -> Iterator[DoctorCheck]:
@@ -317,9 +317,9 @@ def _rights(subject: DoctorTarget) -> Iterator[DoctorCheck]:
     def may_write(sessions: DoctorSessions) -> Sequence[Finding]:
         return findings.may_write(sessions.control(sessions.facts.prerequisites))
 
-    yield DoctorCheck(section=section, name="role", look=role, needs=("log-in",))
-    yield DoctorCheck(section=section, name="read control tables", look=_if_there(may_read), needs=("tables",))
-    yield DoctorCheck(section=section, name="write control tables", look=_if_there(may_write), needs=("tables",))
+    yield DoctorCheck(section=section, name="role", run=role, needs=("log-in",))
+    yield DoctorCheck(section=section, name="read control tables", run=_if_there(may_read), needs=("tables",))
+    yield DoctorCheck(section=section, name="write control tables", run=_if_there(may_write), needs=("tables",))
 
 
 def _control_log_in(subject: DoctorTarget) -> str:
@@ -331,19 +331,19 @@ def _known(found: ConnectionProbe | None) -> ConnectionProbe:
     return found
 
 
-def _if_there(look: Callable[[DoctorSessions], Sequence[Finding]]) -> Callable[[DoctorSessions], Sequence[Finding]]:
+def _if_there(run: Callable[[DoctorSessions], Sequence[Finding]]) -> Callable[[DoctorSessions], Sequence[Finding]]:
     """Skips a check of tables that do not exist. On the embedded server missing tables are no failure."""
 
-    def look_if_there(sessions: DoctorSessions) -> Sequence[Finding]:
+    def run_if_there(sessions: DoctorSessions) -> Sequence[Finding]:
         if not sessions.facts.hybrid_here:
             return [skipped("skipped, because the tables are not created yet")]
-        return look(sessions)
+        return run(sessions)
 
-    return look_if_there
+    return run_if_there
 
 
 def _target(subject: DoctorTarget) -> Iterator[DoctorCheck]:
-    def look_at_warehouse(sessions: DoctorSessions) -> Sequence[Finding]:
+    def warehouse(sessions: DoctorSessions) -> Sequence[Finding]:
         who = _known(sessions.facts.target)
         written = subject.warehouse()
         name = Identifier.parse(written) if written else Identifier(who.warehouse) if who.warehouse else None
@@ -359,30 +359,30 @@ def _target(subject: DoctorTarget) -> Iterator[DoctorCheck]:
         connections = subject.scenario.load.connections if subject.scenario is not None else None
         return findings.judge(found, is_embedded=subject.target_profile().is_embedded, connections=connections)
 
-    yield DoctorCheck(section="target", name="warehouse", look=look_at_warehouse, needs=("log-in",))
+    yield DoctorCheck(section="target", name="warehouse", run=warehouse, needs=("log-in",))
     scenario = subject.scenario
     if scenario is None:
         return
-    yield DoctorCheck(section="target", name="schema", look=_schema_look(scenario), needs=("log-in",))
+    yield DoctorCheck(section="target", name="schema", run=_schema(scenario), needs=("log-in",))
     if subject.is_apart and any(table.type is TableType.HYBRID for table in scenario.prepare.tables):
         yield DoctorCheck(
-            section="target", name="hybrid tables of the target", look=_hybrid_target(subject), needs=("log-in",)
+            section="target", name="hybrid tables of the target", run=_hybrid_target(subject), needs=("log-in",)
         )
 
 
 def _hybrid_target(subject: DoctorTarget) -> Callable[[DoctorSessions], Sequence[Finding]]:
-    def look(sessions: DoctorSessions) -> Sequence[Finding]:
+    def run(sessions: DoctorSessions) -> Sequence[Finding]:
         region, is_embedded = _known(sessions.facts.target).region, subject.target_profile().is_embedded
         found = findings.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=0)
         if found.remedy is not None:
             return [failed(found.message, "Use standard tables in the scenario: prepare.tables, type: standard.")]
         return [found]
 
-    return look
+    return run
 
 
-def _schema_look(scenario: Scenario) -> Callable[[DoctorSessions], Sequence[Finding]]:
-    def look(sessions: DoctorSessions) -> Sequence[Finding]:
+def _schema(scenario: Scenario) -> Callable[[DoctorSessions], Sequence[Finding]]:
+    def run(sessions: DoctorSessions) -> Sequence[Finding]:
         target, profile = scenario.target, sessions.subject.target_profile()
         parts = (target.database or profile.text("database"), target.schema or profile.text("schema"))
         if None in parts:
@@ -401,7 +401,7 @@ def _schema_look(scenario: Scenario) -> Callable[[DoctorSessions], Sequence[Find
             return [failed(f"{name} does not exist, or this role has no privilege on it", remedy)]
         return [ok(str(name))]
 
-    return look
+    return run
 
 
 def _cost(subject: DoctorTarget) -> Iterator[DoctorCheck]:
@@ -409,8 +409,8 @@ def _cost(subject: DoctorTarget) -> Iterator[DoctorCheck]:
     if loaded is None:
         return
 
-    def look(sessions: DoctorSessions) -> Sequence[Finding]:
+    def run(sessions: DoctorSessions) -> Sequence[Finding]:
         planned = plan(loaded, cores=available_cores()).cost
         return [findings.cost(planned, sessions.facts.warehouse, loaded.scenario.guardrails.max_credits)]
 
-    yield DoctorCheck(section="cost", name="worst case", look=look)
+    yield DoctorCheck(section="cost", name="worst case", run=run)

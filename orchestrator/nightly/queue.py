@@ -455,7 +455,7 @@ def prune_old_runs(
     dry_run: bool,
 ) -> PruneResult:
     """Delete runs, queued runs, experiments and folders of attempts that ended longer ago than `age_s`."""
-    found = prune.look(session, retries, age_s)
+    found = prune.find_old(session, retries, age_s)
     before_s = clock.utc_now().timestamp() - age_s
     folders = [one for one in old_folders(runs_folder, before_s) if _has_ended(session, retries, one.queue_id)]
     stuck: tuple[AttemptFolder, ...] = ()

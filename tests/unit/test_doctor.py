@@ -283,8 +283,8 @@ def test_only_harmless_names_become_part_of_a_literal(name, sql):
 # --- how checks are run ----------------------------------------------------------------------------------------------
 
 
-def check(name: str, look, *needs: str, **more) -> DoctorCheck:
-    return DoctorCheck(section="s", name=name, look=lambda _: look(), needs=needs, **more)
+def check(name: str, run, *needs: str, **more) -> DoctorCheck:
+    return DoctorCheck(section="s", name=name, run=lambda _: run(), needs=needs, **more)
 
 
 def new_lane() -> BoundedExecutor[DoctorSessions]:

@@ -4,7 +4,7 @@
     ├── UsageError          2   the command line is invalid
     ├── ScenarioInvalid     2   the scenario is invalid
     ├── ConfigurationError  2   a connections file, setting or path cannot be used
-    ├── ConnectFailed       3   no connection, or the login was rejected
+    ├── ConnectFailed       3   no connection, or the login was refused
     ├── PrivilegeMissing    3   the role lacks a privilege
     ├── RunFailed           4   the run started and could not be completed
     ├── EmbeddedServerError 4   the embedded server could not start or stay up
@@ -71,7 +71,7 @@ class ConfigurationError(LoadgenError):
 
 
 class ConnectFailed(LoadgenError):
-    """No connection could be opened, or the login was rejected."""
+    """No connection could be opened, or the login was refused."""
 
     exit_code = 3
     remedy = "Check the connection with `loadgen connections test -c NAME`."

@@ -98,6 +98,8 @@ def _option_schema(option: Any, definitions: dict[str, JsonSchema]) -> JsonSchem
         if option.__name__ not in definitions:
             definitions[option.__name__] = {}  # a section may contain itself
             mapping = _section_schema(option, definitions)
+            if name := option.below:
+                mapping = _below(name, option.__name__.replace("Generator", "Settings"), mapping, definitions)
             short = mapping["properties"].get(getattr(option, "shorthand", None))
             definitions[option.__name__] = {"anyOf": [short, mapping]} if short else mapping
         return {"$ref": f"#/$defs/{option.__name__}"}
@@ -105,6 +107,14 @@ def _option_schema(option: Any, definitions: dict[str, JsonSchema]) -> JsonSchem
     if typing.get_origin(option) is tuple:
         return {"items": inner, "type": "array"}
     return {"additionalProperties": inner, "type": "object"}
+
+
+def _below(name: str, definition: str, section: JsonSchema, definitions: dict[str, JsonSchema]) -> JsonSchema:
+    """A mapping with one key, with the keys of the section below it."""
+    described = section.pop("description")
+    definitions[definition] = section
+    inner = {"$ref": f"#/$defs/{definition}", "description": described}
+    return {"additionalProperties": False, "properties": {name: inner}, "required": [name], "type": "object"}
 
 
 def _sorted(schema: Any) -> Any:

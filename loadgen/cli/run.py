@@ -108,6 +108,7 @@ def run(
     raise_priority()
     from loadgen.clock import SystemClock
     from loadgen.control.location import ControlPlaneLocation
+    from loadgen.scenario.read import text_as_run
     from orchestrator.job import RunJob
     from orchestrator.nightly.baseline import baseline_judge, wants_second_run
     from orchestrator.nightly.notify import notify_when_done
@@ -120,7 +121,7 @@ def run(
         runs_folder=output_dir,
         clock=SystemClock(),
         roles=job_roles(),
-        text=loaded.text,
+        text=text_as_run(loaded, connection=connection, labels=run_labels(labels, loaded.scenario.labels)),
         wait=wait,
         share=share_warehouse,
     )

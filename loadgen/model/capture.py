@@ -198,7 +198,7 @@ def _checked(kind: type, data: Mapping[str, Any]) -> Mapping[str, Any]:
     types = _types(kind)
     for name, value in data.items():
         if not _FITS[types[name]](value):
-            raise ValueError(f"{name} has a value that cannot be")
+            raise ValueError(f"{name} has an invalid value")
     return data
 
 

@@ -195,7 +195,7 @@ class CronExpression:
 
 @lru_cache(maxsize=1_000)
 def parse_cron(expression: str, timezone: str = "UTC") -> CronExpression:
-    """Parse an expression. Raises ScheduleInvalid if it is invalid, or never due."""
+    """Parse an expression. Raises ScheduleInvalid if it is invalid, or never fires."""
     fields = expression.split()
     if len(expression) > EXPRESSION_MAX or len(fields) not in (5, 6):
         given = f"{len(fields)} fields" if len(expression) <= EXPRESSION_MAX else f"{len(expression)} characters"
@@ -210,7 +210,7 @@ def parse_cron(expression: str, timezone: str = "UTC") -> CronExpression:
         ) from error
     if never:
         raise ScheduleInvalid(
-            f"the cron expression {printable(expression)!r} never comes due", remedy="Is there such a day?"
+            f"the cron expression {printable(expression)!r} never fires", remedy="Check that this day exists."
         )
     minute, hour = fields[-5:-3]
     return CronExpression(

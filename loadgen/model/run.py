@@ -108,7 +108,7 @@ def check_transition(status: RunStatus, phase: Phase, to: RunStatus, to_phase: P
 
 
 class RowEnrichment(StrEnum):
-    """Of one logged statement. The names are stored in QUERY_EXECUTIONS.ENRICHMENT_STATUS."""
+    """The enrichment of one logged statement. The names are stored in QUERY_EXECUTIONS.ENRICHMENT_STATUS."""
 
     PENDING = "PENDING"  # not looked up yet, or too recent for the history
     ENRICHED = "ENRICHED"  # has the times of the server; final
@@ -118,7 +118,7 @@ class RowEnrichment(StrEnum):
 
 
 class RunEnrichment(StrEnum):
-    """Of a run. The names are stored in RUN_STATUS.ENRICHMENT_STATUS and in summary.json."""
+    """The enrichment of a run. The names are stored in RUN_STATUS.ENRICHMENT_STATUS and in summary.json."""
 
     PENDING = "PENDING"  # some statements may still appear in the history
     ENRICHED = "ENRICHED"  # all statements that were looked up were found

@@ -74,7 +74,7 @@ RATES = snowflake_rates(Cloud.AWS)
 
 
 def look_credits_per_day(every_s: float) -> float:
-    """Of an X-Small that a poll of the tables starts at this interval."""
+    """The credits per day of an X-Small that a poll of the tables starts at this interval."""
     return DAY_S / max(every_s, LOOK_AWAKE_S) * LOOK_AWAKE_S / HOUR_S
 
 
@@ -86,7 +86,7 @@ STARTED, SUSPENDED = "STARTED", "SUSPENDED"
 def _size(value: Any) -> str:
     found = size_name(str(value))
     if found is None:
-        raise ValueError(f"{value!r} is no size of warehouses")
+        raise ValueError(f"{value!r} is not a warehouse size")
     return found
 
 
@@ -230,7 +230,7 @@ def unsettled(
         return str(error)
     for key, value in wanted.items():
         if found[key] != PROPERTIES[key].read(value):
-            return f"{PROPERTIES[key].sql} is {found[key]}, and {value} is wanted"
+            return f"{PROPERTIES[key].sql} is {found[key]} instead of {value}"
     state = str(shown.get("state"))
     if state == SUSPENDED:
         return None

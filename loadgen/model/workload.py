@@ -236,7 +236,7 @@ class ClientPosition:
     """The position of a client: all draws depend on it.
 
     Both counts are the maxima of the whole run, so strides never change when clients start or end. A worker without
-    lanes has no clients, and so no position in a closed loop; see loadgen.workload.generator. In an open loop only
+    lanes has no clients, and so no position in a closed loop; see loadgen.workload.draw_context. In an open loop only
     `worker` and `workers` matter.
     """
 
@@ -354,7 +354,7 @@ def preparation_refusal(sql: SqlShape) -> tuple[str, str] | None:
     if wrong is not None:
         return wrong
     if sql.binds:
-        return "a statement of prepare takes no parameters, and this has a ?", "write the value into the text"
+        return "a statement of prepare cannot have parameters; it contains a ?", "write the value into the text"
     return None
 
 

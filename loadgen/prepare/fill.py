@@ -34,8 +34,8 @@ from loadgen.snowflake.failure import Failure, classify
 from loadgen.snowflake.ident import Identifier, QualifiedName
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
-from loadgen.workload.generator import DrawContext, Generator, Value
-from loadgen.workload.generators import make_generator
+from loadgen.workload.draw_context import DrawContext
+from loadgen.workload.generators import Generator, Value, make_generator
 
 # --- The state of the tables: missing, foreign, different, damaged, incomplete or ready ------------------------------
 
@@ -184,9 +184,9 @@ def beginning(definition: TableDefinition, tally: RowCounts) -> int:
     name = definition.name
     if tally.rows > tally.different:
         raise TableDamaged(
-            f"table {shown(name)} has {tally.rows - tally.different:,} of its rows twice, by column "
+            f"table {shown(name)} contains {tally.rows:,} rows, some with duplicate values in column "
             f"{definition.identity.column if definition.identity else ''}: two preparations ran at the same time, and "
-            "a standard table takes any key",
+            "a standard table does not enforce keys",
             remedy="Wait for one prepare to end before you start the next; --drop creates the table again.",
         )
     start = definition.identity.start if definition.identity is not None else None
@@ -336,8 +336,8 @@ class TableFiller:
         self.there = beginning(self._definition, tally)
         if self._definition.identity is None and tally.rows > self._definition.rows:
             raise TableDamaged(
-                f"table {shown(self._definition.name)} has {tally.rows:,} rows, {self._definition.rows:,} were asked "
-                "for: another program inserted rows while it was filled, and no column distinguishes them",
+                f"table {shown(self._definition.name)} has {tally.rows:,} rows instead of "
+                f"{self._definition.rows:,}: another program inserted rows, and no unique column identifies them",
                 remedy="Wait for one prepare to end before you start the next; --drop creates the table again.",
             )
         if self.there < self._definition.rows:

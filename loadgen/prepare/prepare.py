@@ -151,7 +151,7 @@ def _refuse(found: list[TableStatus], *, drop: bool, force: bool) -> None:
             raise TableConflict(
                 f"table {shown(standing.name)} exists, and was not created by loadgen",
                 remedy="Rename the table in the scenario, or write type: existing to use it as it is."
-                + (" --force drops it all the same." if drop else more),
+                + (" Add --force to drop it." if drop else more),
             )
         if standing.damage is not None and not drop:
             raise standing.damage

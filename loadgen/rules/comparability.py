@@ -1,4 +1,4 @@
-"""May two runs be compared? What differs between them, and which difference forbids it. Pure.
+"""Whether two runs may be compared: what differs between them, and which difference forbids it. Pure.
 
 A comparison attributes every change to what the user changed. So everything else that affects a number must be equal:
 the scenario except names and thresholds, the warehouse size, the major version of the driver and whether its telemetry
@@ -63,7 +63,7 @@ class RunConditions:
 def why_not_comparable(letter: str, run_id: str, status: str, summary: Mapping[str, Any] | None) -> str | None:
     """Why this run cannot be compared with any; None: it can."""
     if status != "COMPLETED":
-        return f"{letter} ({run_id}) is {status}, and not COMPLETED"
+        return f"{letter} ({run_id}) has the status {status}, and not COMPLETED"
     if summary is None:
         return f"{letter} ({run_id}) has no result"
     if not summary["validity"]["valid"]:

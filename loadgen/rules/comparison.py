@@ -370,7 +370,7 @@ def _known(tally: StatementTally, measure: Measure) -> Quantile | None:
 
 
 def _is_bound(tally: StatementTally, measure: Measure) -> bool:
-    """Is the value only a lower bound?"""
+    """Whether the value is only a lower bound."""
     known = _known(tally, measure)
     return known is not None and known.at_least
 

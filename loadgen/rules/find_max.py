@@ -82,7 +82,7 @@ def _bisections(low: int, high: int) -> int:
 
 
 def _is_gap(low: int, high: int) -> bool:
-    """Is there a level between the one that held and the one that failed?"""
+    """Whether there is a level between the one that held and the one that failed."""
     return high - low > 1 and high - low >= GAP_MIN * low
 
 
@@ -106,18 +106,18 @@ class _Level:
 
     @cached_property
     def is_limited(self) -> bool:
-        """Was the client the limit twice in a row?"""
+        """Whether the client was the limit twice in a row."""
         last = [step.outcome for step in self.steps[-2:]]
         return last == [StepOutcome.CLIENT_LIMIT] * 2
 
     @cached_property
     def is_contradictory(self) -> bool:
-        """Has the level steps that held and steps that failed?"""
+        """Whether the level has steps that held and steps that failed."""
         return self.votes > 0 and self.against > 0
 
     @cached_property
     def is_undecided(self) -> bool:
-        """Has the level votes of both kinds, and does neither kind lead by two votes?"""
+        """Whether the level has votes of both kinds, and neither kind leads by two votes."""
         return self.is_contradictory and abs(self.votes - self.against) < VOTE_MARGIN
 
     @cached_property
@@ -275,15 +275,14 @@ class FindMaxSearch:
             why = f"limited by the client at {limited.connections}: {limited.steps[-1].reason}"
         if best is None:
             if is_complete and failed is not None:
-                return f"not even {counted(self.config.start, 'connection')} held: {failed.last_failed.reason}"
-            return f"no number of connections is known to hold: {why}"
+                return f"a step with {counted(self.config.start, 'connection')} failed: {failed.last_failed.reason}"
+            return f"no step succeeded: {why}"
         if not is_complete or limited is not None:
             return f"at least {counted(best.connections, 'connection')} held: {why}"
         if failed is None:
             return f"{counted(best.connections, 'connection')} held, and more were not tried"
-        return (
-            f"{counted(best.connections, 'connection')} held; {failed.connections} did not: {failed.last_failed.reason}"
-        )
+        held = counted(best.connections, "connection")
+        return f"{held} held; a step with {failed.connections} failed: {failed.last_failed.reason}"
 
 
 _DONE: tuple[SearchStage, int | None] = (SearchStage.DONE, None)

@@ -169,7 +169,7 @@ def judge(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: StepObser
 
 
 def client_limited_step(steps: Sequence[JudgedStep], shown: StepObservation, why: str) -> JudgedStep:
-    """The next step, as one that is no evidence about the server, however long it is extended."""
+    """The next step, limited by the client: it says nothing about the server, however long it is extended."""
     return JudgedStep(number=len(steps) + 1, shown=shown, outcome=StepOutcome.CLIENT_LIMIT, reason=why)
 
 
@@ -273,7 +273,7 @@ def _level_qps(held: Sequence[JudgedStep]) -> dict[int, float]:
 
 
 def _by_client(finding: _Finding, shown: StepObservation) -> _Finding:
-    """The step may have failed only because of the client: then it is no evidence about the server."""
+    """The step may have failed only because of the client: then it says nothing about the server."""
     client = shown.client
     added = f"up to {client.percentile_ms:.1f} ms of p95 and {100 * client.qps_fraction:.1f} % of the throughput"
     advice = f"; {client.advice}" if client.advice else ""
@@ -282,7 +282,7 @@ def _by_client(finding: _Finding, shown: StepObservation) -> _Finding:
 
 
 def _by_machine(finding: _Finding, shown: StepObservation) -> _Finding:
-    """Times and errors of a server without a core are no evidence about it; a queue in front of its slots is."""
+    """Times and errors of a server without a free core say nothing about it; a queue in front of its slots does."""
     starved = shown.client.starved_server
     if starved is None or finding.outcome is StepOutcome.CLIENT_LIMIT:
         return finding
@@ -304,5 +304,5 @@ def _is_plateau(config: FindMaxSettings, held: Sequence[JudgedStep], shown: Step
 
 
 def _is_at_most(bound_ms: float | None, factor: float, limit_ms: float | None) -> bool:
-    """Are both known, and is the first at most `factor` times the second?"""
+    """Whether both are known, and the first is at most `factor` times the second."""
     return bound_ms is not None and limit_ms is not None and bound_ms <= factor * limit_ms

@@ -8,8 +8,9 @@ from loadgen.model.run import Phase, worker_share
 from loadgen.scenario.model import Load, LoadMode
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.values import dataclass
+from loadgen.workload.arrivals import window_schedules
+from loadgen.workload.ramp import Ramp, connection_ns, follow, initial_connections
 from loadgen.workload.replay import planned_until
-from loadgen.workload.schedule import Ramp, connection_ns, follow, initial_connections, window_schedules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

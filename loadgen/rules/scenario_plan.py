@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from loadgen.log import printable
@@ -13,7 +13,10 @@ from loadgen.model.warehouse import RATES, SIZES, WarehouseKind
 from loadgen.model.workload import Sharding
 from loadgen.rules.find_max import FindMaxCap, find_max_cap
 from loadgen.rules.price import NEW_WAREHOUSE, standard_warehouse, worst_case_credits
-from loadgen.scenario.document import KeyPath
+from loadgen.scenario.document import Document, KeyPath, YamlNode, dotted, scalar_text, walk
+from loadgen.scenario.file import ScenarioFile, ShardingSection
+from loadgen.scenario.generators import GENERATORS
+from loadgen.scenario.key_reader import applies_to, declared_keys, is_section, values_of
 from loadgen.scenario.model import (
     CONNECTIONS_PER_WORKER,
     DEFAULT_THRESHOLD,
@@ -26,10 +29,10 @@ from loadgen.scenario.model import (
     WorkerProfile,
     workers_of,
 )
-from loadgen.scenario.read import EffectiveValue, LoadedScenario, settings
+from loadgen.scenario.read import LoadedScenario
 from loadgen.units import counted, format_duration_s, format_rate_per_second
 from loadgen.values import dataclass
-from loadgen.workload.schedule import planned_arrivals, rate_windows
+from loadgen.workload.arrivals import planned_arrivals, rate_windows
 
 SHOWN_SIZES = 5  # of warehouses, in the list of costs
 
@@ -69,6 +72,15 @@ class CostEstimate:
     longest_s: float
     by_size: tuple[tuple[str, float], ...]
     control: float  # of an X-Small control warehouse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveValue:
+    """A value of the scenario, and where it comes from."""
+
+    path: str
+    value: str
+    origin: str  # `line 12`, `default`, `--set load.rate=5`, `line 12, environment variable WH`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +127,7 @@ def plan(loaded: LoadedScenario, *, cores: int) -> ScenarioPlan:
         ),
         find_max=cap,
         cost=None if scenario.connection == EMBEDDED else _cost(scenario, cap),
-        settings=settings(loaded, _worked_out(scenario, workers, reason)),
+        settings=tuple(_settings(loaded, _worked_out(scenario, workers, reason))),
     )
 
 
@@ -271,6 +283,94 @@ def _level(stage: LoadStage) -> str:
 def _rate(stage: LoadStage) -> str:
     return format_rate_per_second(stage.rate_per_second or 0.0)
 
+
+# --- values in effect ------------------------------------------------------------------------------------------------
+
+VALUE_SHOWN = 100  # characters
+_DEFAULT = "default"
+_COMPACT = {"columns", "indexes", "params"}  # lists whose elements take one line each
+
+
+def _settings(loaded: LoadedScenario, computed: Mapping[KeyPath, tuple[str, str]]) -> Iterator[EffectiveValue]:
+    """All values that have an effect. `computed` values replace defaults: auto → 2."""
+    unused = _unused(loaded.file)
+    for path, setting in _walk(loaded.document, loaded.file, ()):
+        if any(path[:depth] in unused for depth in range(1, len(path) + 1)):
+            continue
+        if path in computed and (setting.origin == _DEFAULT or setting.value in ("auto", "null")):
+            value, origin = computed[path]
+            setting = EffectiveValue(path=setting.path, value=value, origin=origin)
+        yield setting
+
+
+def _unused(file: ScenarioFile) -> set[KeyPath]:
+    """The keys that have no effect because of another key, with everything below them."""
+    unused: set[KeyPath] = {("load", key) for key in ("connections", "duration", "rate") if file.load.stages}
+    absent: list[tuple[bool, KeyPath]] = [
+        (not file.load.stages, ("load", "stages")),
+        (file.load.is_open_loop, ("workload", "think_time")),
+        (file.connection != EMBEDDED, ("embedded",)),
+        (not file.notify, ("notify",)),
+        (not file.sessions.count, ("sessions",)),
+    ]
+    unused |= {path for is_absent, path in absent if is_absent}
+    if not file.sessions.count:
+        unused |= {("workload", "statements", number, "session") for number in range(len(file.workload.statements))}
+    if not file.sharding.enabled:
+        unused |= {("sharding", key) for key in declared_keys(ShardingSection) if key != "enabled"}
+    return unused
+
+
+def _walk(document: Document, section: Any, path: KeyPath) -> Iterator[tuple[KeyPath, EffectiveValue]]:
+    for name, declared, value in values_of(section):
+        place: KeyPath = (*path, name)
+        entry = document.entry(place)
+        if not applies_to(section, declared):
+            continue
+        if is_section(type(value)) and type(value) not in GENERATORS.values():
+            yield from _walk(document, value, place)
+        elif isinstance(value, (tuple, dict)) and value and entry is not None:
+            yield from _walk_container(document, value, place)
+        elif entry is not None and (entry.node.value is not None or declared.default is None):
+            yield place, _setting(place, entry.node)
+        elif declared.default is not None or len(place) < 4 or name == "kind":  # the rest are unused alternatives
+            default = "none" if declared.default in ({}, []) else scalar_text(declared.default)
+            yield place, EffectiveValue(path=dotted(place), value=default, origin=_DEFAULT)
+
+
+def _walk_container(document: Document, value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, EffectiveValue]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, item in items:
+        place: KeyPath = (*path, key)
+        entry = document.entry(place)
+        if is_section(type(item)) and path[-1] not in _COMPACT and entry and isinstance(entry.node.value, dict):
+            yield from _walk(document, item, place)
+        elif entry is not None:
+            yield place, _setting(place, entry.node)
+
+
+def _setting(path: KeyPath, node: YamlNode) -> EffectiveValue:
+    origin = f"line {node.mark.line}" if node.mark is not None else printable(node.option or _DEFAULT, 60)
+    variables = dict.fromkeys(name for _, inner in walk(node) for name in inner.variables)
+    if variables:
+        origin += f", environment variable{'s' * (len(variables) > 1)} {', '.join(variables)}"
+    return EffectiveValue(path=dotted(path), value=_flow(node), origin=origin)
+
+
+def _flow(node: YamlNode) -> str:
+    """The value on one line, with variables unresolved."""
+    return printable(" ".join(_flow_of(node).split()), VALUE_SHOWN)
+
+
+def _flow_of(node: YamlNode) -> str:
+    if isinstance(node.value, dict):
+        return "{" + ", ".join(f"{key}: {_flow_of(entry.node)}" for key, entry in node.value.items()) + "}"
+    if isinstance(node.value, list):
+        return "[" + ", ".join(map(_flow_of, node.value)) + "]"
+    return node.text or "null"
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
 
 VALUE_WIDTH = 24  # longer values push their origin to the right
 

@@ -29,13 +29,13 @@ from typing import Any
 from loadgen.rules.comparability import DEFAULTS, Measure, SettingDifference, Subject
 from loadgen.values import dataclass
 
-# --- Has a series of values shifted, and since when? -----------------------------------------------------------------
+# --- Shifts in a series of values -------------------------------------------------------------------------------------
 # A search for change points over the whole series (E-divisive, as in Hunter) is certain of a change only after several
 # values of the new level, but a regression has to be reported after one or two runs. So each run is tested against the
 # last stable segment by a robust t-test, and a change is confirmed only by two runs in a row or more. Centre and spread
 # are those of the segment after each value was limited to three deviations (of the median) around its median: one
 # outlier cannot move them, and clean values lose little. The spread is moderated by `usual`, as if ten runs had shown
-# it before, so that a short series, or one that is quiet by chance, raises no alarm.
+# it before, so that a short series, or one that varies little by chance, raises no alarm.
 #
 #     suspected   one run deviates by more than the limit, and by more than chance (3.5 standard deviations)
 #     confirmed   the last 2 to 8 runs together do (4.2), and each of them by half the limit and half their mean;
@@ -514,8 +514,11 @@ def _steps(tracks: Sequence[MetricTrend], runs: int) -> list[ConfirmedChange]:
 
 
 def _is_known(step: ConfirmedChange, own: Sequence[ConfirmedChange], others: Sequence[ConfirmedChange]) -> bool:
-    """Did another metric confirm this step before? Two steps that begin within _SAME_STEP runs are the same, but each
-    step of the other metric matches only one step of this metric: a second step soon after the first is new."""
+    """Whether another metric confirmed this step before.
+
+    Two steps that begin within _SAME_STEP runs are the same, but each step of the other metric matches only one step of
+    this metric: a second step soon after the first is new.
+    """
     left = [other for other in others if other.worse is step.worse]
     for mine in (one for one in own if one.worse is step.worse):
         near = [other for other in left if abs(other.start - mine.start) <= _SAME_STEP]
@@ -543,7 +546,7 @@ def _suspicion(track: MetricTrend, runs: int) -> float | None:
 
 
 def is_undecided(trend_runs: int, track: MetricTrend) -> bool:
-    """Is the newest value a lower bound that decides nothing?"""
+    """Whether the newest value is a lower bound that decides nothing."""
     last = len(track.values) - 1
     if last < 0 or track.runs[last] != trend_runs - 1 or not track.newest_at_least:
         return False

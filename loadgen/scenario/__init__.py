@@ -1,6 +1,6 @@
 """From a scenario file to a frozen, typed Scenario.
 
-read             entry point: YAML within limits, --set, all steps in order; the origin of each value
+read             entry point: YAML within limits, --set, all steps in order
 document         the tree with positions, problems, ${NAME}
 value_types      types of values: what may be written, what it becomes, JSON Schema
 key_reader       how keys are declared; reading a document by these declarations, and noting its problems

@@ -8,7 +8,6 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from loadgen.identifiers import canonical
 from loadgen.model.capture import CaptureManifest, replay_s, replay_statements
@@ -28,8 +27,8 @@ from loadgen.scenario.generators import (
     GENERATORS,
     Generator,
     HotspotGenerator,
+    KeyRangeSection,
     LatestGenerator,
-    LatestSettings,
     NormalGenerator,
     PoolGenerator,
     PreviousGenerator,
@@ -42,7 +41,6 @@ from loadgen.scenario.generators import (
     ZipfianGenerator,
     is_sharded,
     name_of,
-    settings_of,
 )
 from loadgen.scenario.key_reader import values_of
 from loadgen.scenario.model import EMBEDDED, WORKERS_MAX, LoadMode, TableType, workers_of
@@ -192,7 +190,7 @@ def _check_pools_are_used(checked: CheckedScenario, file: ScenarioFile) -> None:
     used = {generator.pool for generator in _all_generators(file) if isinstance(generator, PoolGenerator)}
     for name in file.values:
         if name not in used:
-            checked.warn(("values", name), "no parameter takes values from this pool")
+            checked.warn(("values", name), "is not used by any parameter")
 
 
 def _check_sharding_is_used(checked: CheckedScenario, file: ScenarioFile) -> None:
@@ -365,7 +363,7 @@ def _check_marks(checked: CheckedScenario, file: ScenarioFile) -> None:
     if not file.sessions.count:
         for number in marked:
             path: KeyPath = (*_STATEMENTS, number, "session")
-            checked.problem(path, "needs users, and there are none", "write sessions: {count: 100}")
+            checked.problem(path, "requires users, but sessions.count is 0", "write sessions: {count: 100}")
     elif not any(file.workload.statements[number].weight for number in marked):
         hint = "mark statements that are sent with session: true, or remove sessions"
         checked.problem(_SESSION_COUNT, "no statement is executed in a session", hint)
@@ -431,8 +429,8 @@ def check_generator(checked: CheckedScenario, path: KeyPath, generator: Generato
             _check_pool_generator(checked, path, generator, around.pools)
         case PreviousGenerator():
             _check_previous(checked, (*path, "previous"), generator.previous, around.previous)
-        case LatestGenerator() if generator.latest.follows is not None:
-            _check_follows(checked, (*path, "latest", "follows"), generator.latest, around)
+        case LatestGenerator() if generator.follows is not None:
+            _check_follows(checked, (*path, "latest", "follows"), generator, around)
         case RememberedGenerator() if generator.of is not None:
             _check_of(checked, (*path, "of"), generator.of, around)
         case _:
@@ -457,37 +455,37 @@ def check_column_generator(checked: CheckedScenario, path: KeyPath, generator: G
 def _check_numbers(checked: CheckedScenario, path: KeyPath, generator: Generator) -> None:
     match generator:
         case UniformGenerator() | ZipfianGenerator() | HotspotGenerator() | LatestGenerator():
-            _check_range(checked, path, settings_of(generator))
-        case SequenceGenerator() if generator.sequence.sharded and generator.sequence.start is not None:
-            checked.key_problem((*path, "start"), "is set by sharding.key_range", "remove it, or remove sharded")
+            _check_range(checked, path, generator)
+        case SequenceGenerator() if generator.sharded:
+            checked.require_absent((*path, "start"), "is set by sharding.key_range", "remove it, or remove sharded")
         case NormalGenerator():
             _check_normal(checked, path, generator)
         case TextGenerator():
-            longest = generator.text.max_length
-            if longest is not None and longest < generator.text.length:
+            longest = generator.max_length
+            if longest is not None and longest < generator.length:
                 checked.problem((*path, "max_length"), "is below length", "raise it, or lower length")
-        case TimestampGenerator() if generator.timestamp.min >= generator.timestamp.max:
+        case TimestampGenerator() if generator.min >= generator.max:
             checked.problem((*path, "max"), "is not after min", "write a later time")
         case _:
             pass
 
 
-def _check_range(checked: CheckedScenario, path: KeyPath, settings: Any) -> None:
-    if settings.sharded:
+def _check_range(checked: CheckedScenario, path: KeyPath, generator: UniformGenerator | KeyRangeSection) -> None:
+    low, high = generator.min, generator.max
+    if generator.sharded:
         for key in ("min", "max"):
             checked.require_absent((*path, key), "is set by sharding.key_range", "remove it, or remove sharded")
         return
-    missing = [key for key in ("min", "max") if getattr(settings, key) is None]
-    if missing:
-        checked.key_problem(path, f"needs {' and '.join(missing)}", "write {min: 1, max: 10k}, or sharded: true")
-    elif settings.max < settings.min:
+    if low is None or high is None:
+        missing = " and ".join(key for key, bound in (("min", low), ("max", high)) if bound is None)
+        checked.key_problem(path, f"needs {missing}", "write {min: 1, max: 10k}, or sharded: true")
+    elif high < low:
         checked.problem((*path, "max"), "is below min", "raise it, or lower min")
-    elif settings.max == settings.min and float in (type(settings.min), type(settings.max)):
+    elif high == low and float in (type(low), type(high)):
         checked.problem((*path, "max"), "equals min", "write {literal: …} for a fixed value")
 
 
-def _check_normal(checked: CheckedScenario, path: KeyPath, generator: NormalGenerator) -> None:
-    settings = generator.normal
+def _check_normal(checked: CheckedScenario, path: KeyPath, settings: NormalGenerator) -> None:
     if settings.min is not None and settings.max is not None and settings.max <= settings.min:
         checked.problem((*path, "max"), "is not above min", "raise it, or lower min")
     elif settings.whole and not settings.has_whole_number():
@@ -516,7 +514,7 @@ def _check_previous(checked: CheckedScenario, path: KeyPath, index: int, before:
 
 
 def _check_of(checked: CheckedScenario, path: KeyPath, of: Generator, around: GeneratorContext) -> None:
-    follows = isinstance(of, LatestGenerator) and of.latest.follows is not None
+    follows = isinstance(of, LatestGenerator) and of.follows is not None
     if follows or isinstance(of, (PreviousGenerator, RememberedGenerator)):
         what = "belongs to one statement, and a remembered value is shared by several"
         checked.key_problem((*path, name_of(of)), what, "draw it from another generator")
@@ -524,7 +522,7 @@ def _check_of(checked: CheckedScenario, path: KeyPath, of: Generator, around: Ge
         check_generator(checked, path, of, around)
 
 
-def _check_follows(checked: CheckedScenario, path: KeyPath, latest: LatestSettings, around: GeneratorContext) -> None:
+def _check_follows(checked: CheckedScenario, path: KeyPath, latest: LatestGenerator, around: GeneratorContext) -> None:
     if latest.sharded:
         what = "does not go with sharded: new keys do not lie in this worker's part of the old ones"
         checked.key_problem(path, what, "remove one of them")
@@ -536,6 +534,6 @@ def _check_follows(checked: CheckedScenario, path: KeyPath, latest: LatestSettin
         checked.problem(path, "is not a statement of the workload", hint)
     elif sequence is None:
         checked.problem(path, "is a statement that makes no new keys", "name one with a sequence and a weight")
-    elif sequence.sequence.sharded:
+    elif sequence.sharded:
         what = "is a statement with a sharded sequence, whose keys below the newest belong to other workers"
         checked.problem(path, what, "give that sequence a start instead of sharded")

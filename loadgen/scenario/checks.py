@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from loadgen.identifiers import canonical, is_name
+from loadgen.identifiers import canonical
 from loadgen.model.capture import (
     CaptureManifest,
     InvalidCapture,
@@ -52,15 +52,8 @@ from loadgen.scenario.model import (
     TableType,
     WorkerProfile,
 )
-from loadgen.scenario.settings import (
-    OWN_LABELS,
-    SpawnerKind,
-    SpawnerSettings,
-    Toleration,
-    TolerationOperator,
-    is_label_key,
-)
-from loadgen.scenario.value_types import DURATION_S_MAX, InvalidValue, Label
+from loadgen.scenario.settings import SpawnerKind, SpawnerSettings, TolerationOperator
+from loadgen.scenario.value_types import DURATION_S_MAX
 from loadgen.units import format_duration_s
 
 HEADER_BYTES_MAX = 65_536
@@ -198,18 +191,6 @@ def _check_workers(checked: CheckedScenario, load: LoadSection) -> None:
         checked.warn("load.workers", f"{workers:,} workers share {top:,} connections: some will have none")
 
 
-_OWN_PARAMETERS = {
-    "USE_CACHED_RESULT": "set target.use_cached_result",
-    "STATEMENT_TIMEOUT_IN_SECONDS": "set target.statement_timeout",
-    "QUERY_TAG": "loadgen tags its statements, so that they can be counted",
-    "TIMEZONE": "sessions are in UTC",
-    "AUTOCOMMIT": "list the statements of a transaction under transaction:",
-    "ABORT_DETACHED_QUERY": "loadgen sets it, so that no statement keeps running",
-    "CLIENT_TELEMETRY_ENABLED": "loadgen turns telemetry off",
-    "MULTI_STATEMENT_COUNT": "write one statement per entry",
-}
-
-
 def check(checked: CheckedScenario, folder: Path | None, capture: CaptureManifest | None = None) -> None:
     """All checks between keys; problems and warnings are noted in the document. `capture` is what mode replay sends."""
     file = checked.file
@@ -222,10 +203,10 @@ def check(checked: CheckedScenario, folder: Path | None, capture: CaptureManifes
     check_sharding(checked, file)
     check_threshold_times(checked, file, capture)
     check_sessions(checked, file)
-    _check_chosen_keys(checked, file)
+    if len(file.labels) > LABELS_MAX:
+        checked.key_problem("labels", f"has more than {LABELS_MAX} labels")
     _check_control(checked, file)
     check_databases(checked, file)
-    _check_session(checked, file)
     if file.connection not in (None, EMBEDDED) and checked.given("embedded") and checked.fine("connection"):
         checked.warn("embedded", "is read for connection embedded only, and the connection is another")
     _check_spawner(checked, file.spawner)
@@ -252,19 +233,6 @@ def _check_applies(checked: CheckedScenario, section: Any, path: KeyPath) -> Non
                 _check_applies(checked, one, below)
 
 
-def _check_chosen_keys(checked: CheckedScenario, file: ScenarioFile) -> None:
-    """Keys that the user chooses."""
-    chosen = {"labels": file.labels, "values": file.values, "sessions.metadata": file.sessions.metadata}
-    for section, keys in chosen.items():
-        for key in keys:
-            try:
-                Label().parse(key)
-            except InvalidValue as wrong:
-                checked.key_problem((*section.split("."), key), f"as a key {wrong.what}", wrong.hint)
-    if len(file.labels) > LABELS_MAX:
-        checked.key_problem("labels", f"has more than {LABELS_MAX} labels")
-
-
 def _check_control(checked: CheckedScenario, file: ScenarioFile) -> None:
     control, target = file.control, file.target
     place = "control.warehouse"
@@ -277,16 +245,6 @@ def _check_control(checked: CheckedScenario, file: ScenarioFile) -> None:
         hint = "name another warehouse, or write control: {share_warehouse: true}"
         what = "the control plane would use the warehouse that is measured"
         checked.problem(place if checked.given(place) else "target.warehouse", what, hint)
-
-
-def _check_session(checked: CheckedScenario, file: ScenarioFile) -> None:
-    for key in file.target.session:
-        path: KeyPath = ("target", "session", key)
-        if not is_name(key) or key.startswith('"'):
-            checked.key_problem(path, "is not the name of a session parameter", "write letters, digits and _")
-        elif key.upper() in _OWN_PARAMETERS:
-            what = "cannot be set here: results depend on it"
-            checked.key_problem(path, what, _OWN_PARAMETERS[key.upper()])
 
 
 def _check_notify(checked: CheckedScenario, file: ScenarioFile) -> None:
@@ -323,7 +281,7 @@ def _check_timing(checked: CheckedScenario, file: ScenarioFile) -> None:
 
 
 def _check_spawner(checked: CheckedScenario, spawner: SpawnerSettings) -> None:
-    """Keys that a kind needs, and names that the user chooses."""
+    """Keys that a kind needs."""
     needed = {SpawnerKind.SPCS: ("compute_pool", "image"), SpawnerKind.KUBERNETES: ("image",)}
     for name in needed.get(spawner.kind, ()):
         path = f"spawner.{name}"
@@ -341,36 +299,13 @@ def _check_kubernetes(checked: CheckedScenario, spawner: SpawnerSettings) -> Non
     hint = "name a Secret with SNOWFLAKE_ACCOUNT and others, or a service_account whose identity is the login"
     what = "is missing: pods have no login without it"
     checked.require(has_login, "spawner.secret", what, hint, "spawner.service_account")
-    for name in ("labels", "node_selector"):
-        for label in getattr(spawner, name):
-            _check_label(checked, ("spawner", name, label), label)
-    for part in ("requests", "limits"):
-        for resource in getattr(spawner.resources, part):
-            if not is_label_key(resource):
-                place: KeyPath = ("spawner", "resources", part, resource)
-                checked.key_problem(place, "is not the name of a resource", "write cpu or memory")
     if "cpu" in spawner.resources.limits:
         what = "pauses workers that use more, and the pauses are measured as latency"
         checked.warn("spawner.resources.limits.cpu", what)
     for number, one in enumerate(spawner.tolerations):
-        _check_toleration(checked, ("spawner", "tolerations", number), one)
-
-
-def _check_toleration(checked: CheckedScenario, path: KeyPath, one: Toleration) -> None:
-    if not checked.fine(path):
-        return
-    what, hint = "is not the key of a taint", "write it like dedicated or example.com/dedicated"
-    checked.require(one.key is None or is_label_key(one.key), (*path, "key"), what, hint)
-    hint = "write key: …, or operator: Exists for every taint"
-    checked.require(one.key is not None or one.operator is TolerationOperator.EXISTS, path, "has no key", hint)
-
-
-def _check_label(checked: CheckedScenario, path: KeyPath, label: str) -> None:
-    if not is_label_key(label):
-        checked.key_problem(path, "is not the key of a Kubernetes label", "write it like team or example.com/team")
-    elif path[1] == "labels" and label.startswith(OWN_LABELS):
-        what = "cannot be set here: loadgen finds its pods by labels that begin so"
-        checked.key_problem(path, what, "choose another name")
+        has_key = one.key is not None or one.operator is TolerationOperator.EXISTS
+        hint = "write key: …, or operator: Exists for every taint"
+        checked.require(has_key, ("spawner", "tolerations", number), "has no key", hint)
 
 
 # --- tables and value pools ------------------------------------------------------------------------------------------
@@ -430,7 +365,7 @@ def _check_columns(checked: CheckedScenario, path: KeyPath, table: TableSection)
     unique = (SequenceGenerator, UuidGenerator)
     if not any(isinstance(column.generate, unique) for _, column in keys):
         place = (*path, "columns", keys[0][0], "generate")
-        what = "may give the same key twice, and a primary key is unique"
+        what = "can generate duplicate primary keys"
         checked.key_problem(place, what, "write {sequence: {start: 1}} or {uuid: {}}")
 
 
@@ -472,7 +407,7 @@ def _check_query(checked: CheckedScenario, path: KeyPath, sql: str) -> None:
     if wrong is None and not shape.reads:
         wrong = ("a pool is filled by a query", "begin with SELECT or WITH")
     if wrong is None and shape.binds:
-        wrong = ("a pool's query takes no parameters, and this has a ?", "write the value into the text")
+        wrong = ("a pool's query cannot have parameters; it contains a ?", "write the value into the text")
     if wrong is not None:
         checked.problem(path, *wrong)
 
@@ -543,7 +478,7 @@ def check_replay(checked: CheckedScenario, folder: Path | None) -> CaptureManife
         capture = read_manifest(folder, name)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        what = f"is no capture: {reason}" if isinstance(error, InvalidCapture) else f"cannot be read: {reason}"
+        what = f"is not a capture: {reason}" if isinstance(error, InvalidCapture) else f"cannot be read: {reason}"
         checked.problem(_CAPTURE, what, "name a folder in the scenario's folder that `loadgen capture` has written")
         return None
     return capture if _fits(checked, capture, file.load) else None

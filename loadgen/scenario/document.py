@@ -217,7 +217,7 @@ class Document:
         return found
 
     def is_rejected(self, path: KeyPath) -> bool:
-        """Does the value at this path have a problem already?"""
+        """Whether the value at this path has a problem already."""
         entry = self.entry(path)
         return entry is not None and entry.node.rejected
 
@@ -289,7 +289,7 @@ class EnvironmentText(str):
 
     @property
     def secret(self) -> bool:
-        """Does it contain a secret, by the names of its variables?"""
+        """Whether it contains a secret, by the names of its variables."""
         return any(is_secret_name(match["name"] or "") for match in _STORED.finditer(self.template))
 
     def __repr__(self) -> str:

@@ -74,7 +74,7 @@ Margin = Annotated[
 ]
 # As SHOW WAREHOUSES writes it: X-Small.
 WarehouseSize = Annotated[
-    str, ParsedText(read=size_name, what="is not a size of warehouses", how=f"sizes are {', '.join(SIZES)}")
+    str, ParsedText(read=size_name, what="is not a warehouse size", how=f"sizes are {', '.join(SIZES)}")
 ]
 ScalingPolicy = StrEnum("ScalingPolicy", ["STANDARD", "ECONOMY"])
 Clusters = Annotated[int, Integer(low=1, high=300)]
@@ -143,7 +143,7 @@ class BudgetSection(Section):
     )
 
 
-Rates = Mapping[str, Annotated[float, Number(low=0, high=10**6)]]
+Rates = Mapping[WarehouseSize, Annotated[float, Number(low=0, high=10**6)]]
 
 
 class RatesSection(Section):
@@ -269,17 +269,6 @@ def _check(checked: CheckedFile[Any], file: ExperimentFile) -> None:
             ExperimentMetric.parse(text)
         except InvalidMetric as error:
             checked.key_problem(("metrics", text), error.what, error.hint)
-    _check_rates(checked, file)
-
-
-def _check_rates(checked: CheckedFile[Any], file: ExperimentFile) -> None:
-    if file.price.rates is None:
-        return
-    for kind in WarehouseKind:
-        for size in getattr(file.price.rates, kind.value):
-            if size_name(size) is None:
-                path: KeyPath = ("price", "rates", kind.value, size)
-                checked.key_problem(path, "is not a size of warehouses", f"sizes are {', '.join(SIZES)}")
 
 
 # --- arms ------------------------------------------------------------------------------------------------------------

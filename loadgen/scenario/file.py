@@ -274,7 +274,7 @@ class ScenarioFile(ScenarioKeys):
     )
     version: Annotated[int, Version()] = key(f"Version of the file format: {VERSION}.")
     prepare: PrepareSection = key(default=PrepareSection())
-    values: dict[str, PoolSection] = key("Value pools, read once before the start.", default={})
+    values: dict[LabelText, PoolSection] = key("Value pools, read once before the start.", default={})
     workload: WorkloadSection = key(default=WorkloadSection())
     sharding: ShardingSection = key(default=ShardingSection())
     seed: Annotated[int, Integer(high=2**63 - 1)] = key(
@@ -402,7 +402,7 @@ def _statement(statement: StatementSection, remembered: Mapping[str, model.Param
 
 
 def is_outside(name: str) -> bool:
-    """Does a name lead out of the scenario's folder, on any operating system?"""
+    """Whether a name leads out of the scenario's folder, on any operating system."""
     path = PurePosixPath(name)
     return path.is_absolute() or bool(PureWindowsPath(name).drive) or ".." in path.parts or "\\" in name
 

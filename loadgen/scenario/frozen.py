@@ -322,7 +322,7 @@ class _Left:
         """Raises InvalidStoredScenario when keys are left."""
         if self._data:
             unknown = ", ".join(sorted(map(str, self._data))[:5])
-            raise InvalidStoredScenario(f"the stored scenario has keys this loadgen does not know: {unknown}")
+            raise InvalidStoredScenario(f"the stored scenario has unknown keys: {unknown}")
 
 
 # --- stored scenarios in the keys of their files ---------------------------------------------------------------------

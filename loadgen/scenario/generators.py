@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 
 from loadgen.model import workload as model
 from loadgen.model.workload import PoolOrder, Scalar
-from loadgen.scenario.key_reader import AppliesWhen, Section, first_key, is_section, key
+from loadgen.scenario.key_reader import AppliesWhen, Section, key, name_in_union
 from loadgen.scenario.value_types import (
     COUNT_PATTERN,
     INTEGER_MAX,
@@ -37,7 +37,8 @@ TEXT_LENGTH_MAX = 1_000_000
 ALPHABET_MAX = 1_000
 
 _ZIPFIAN, _HOTSPOT = model.Zipfian(keys=None), model.Hotspot(keys=None)
-_LATEST, _TEXT, _POOL = model.Latest(keys=None), model.Text(length=0), model.PoolValue(pool="")
+_LATEST, _SEQUENCE = model.Latest(keys=None), model.Sequence()
+_TEXT, _POOL = model.Text(length=0), model.PoolValue(pool="")
 _THETA_HELP = "Skew of the distribution; 0.99 as in YCSB."
 _SHARDED_HELP = "Draw from this worker's part of sharding.key_range instead."
 
@@ -141,7 +142,7 @@ class ChoiceGenerator(Section):
     )
 
 
-class KeyRangeSettings(Section):
+class KeyRangeSection(Section):
     """A range of integers, or this worker's part of sharding.key_range."""
 
     min: Bound | None = key("The smallest value.", default=None)
@@ -155,7 +156,9 @@ class KeyRangeSettings(Section):
         return model.KeyRange(low=self.min, high=self.max + 1)
 
 
-class UniformSettings(Section):
+class UniformGenerator(Section, below="uniform"):
+    """Every value of a range with equal probability."""
+
     min: Annotated[int | float, IntegerOrNumber()] | None = key(
         "The smallest value; integers unless one of the two has a fraction.", default=None
     )
@@ -170,11 +173,9 @@ class UniformSettings(Section):
         return model.Uniform(keys=keys, sharded=self.sharded)
 
 
-class UniformGenerator(Section):
-    uniform: UniformSettings = key("Every value of a range with equal probability.")
+class NormalGenerator(Section, below="normal"):
+    """A normal distribution."""
 
-
-class NormalSettings(Section):
     mean: Annotated[float, Number()] = key("Mean.")
     stddev: Annotated[float, Number(low=0, above=True)] = key("Standard deviation.")
     min: Annotated[float, Number()] | None = key("The smallest value; smaller values are drawn again.", default=None)
@@ -187,35 +188,29 @@ class NormalSettings(Section):
         return model.Normal(mean=self.mean, stddev=self.stddev, low=self.min, high=high, whole=self.whole)
 
     def has_whole_number(self) -> bool:
-        """Is there one between min and max?"""
+        """Whether there is a whole number between min and max."""
         return self.min is None or self.max is None or math.ceil(self.min) <= math.floor(self.max)
 
 
-class NormalGenerator(Section):
-    normal: NormalSettings = key("A normal distribution.")
+class ZipfianGenerator(KeyRangeSection, below="zipfian"):
+    """A few keys are drawn often, most keys rarely."""
 
-
-class ZipfianSettings(KeyRangeSettings):
     theta: Theta = key(_THETA_HELP, default=_ZIPFIAN.theta)
     scrambled: bool = key("Spread the popular keys over the range.", default=_ZIPFIAN.scrambled)
 
 
-class ZipfianGenerator(Section):
-    zipfian: ZipfianSettings = key("A few keys are drawn often, most keys rarely.")
+class HotspotGenerator(KeyRangeSection, below="hotspot"):
+    """A fraction of the keys gets most of the draws."""
 
-
-class HotspotSettings(KeyRangeSettings):
     hot_fraction: Fraction = key(
         "Fraction of the keys that is hot: the first keys of the range.", default=_HOTSPOT.hot_fraction
     )
     hot_share: Fraction = key("Fraction of the draws that goes to hot keys.", default=_HOTSPOT.hot_share)
 
 
-class HotspotGenerator(Section):
-    hotspot: HotspotSettings = key("A fraction of the keys gets most of the draws.")
+class LatestGenerator(KeyRangeSection, below="latest"):
+    """Zipfian from the newest key backwards."""
 
-
-class LatestSettings(KeyRangeSettings):
     theta: Theta = key(_THETA_HELP, default=_LATEST.theta)
     follows: Annotated[str, Label()] | None = key(
         "A statement with a sequence; the newest keys are those that it has successfully inserted (mode rate: in the"
@@ -224,20 +219,18 @@ class LatestSettings(KeyRangeSettings):
     )
 
 
-class LatestGenerator(Section):
-    latest: LatestSettings = key("Zipfian from the newest key backwards.")
+class SequenceGenerator(Section, below="sequence"):
+    """Increasing integers, each drawn once."""
 
-
-class SequenceSettings(Section):
-    start: Bound | None = key(f"The first value; null: {model.Sequence().start}.", default=None)
+    start: Annotated[int, Integer(low=-INTEGER_MAX, nullable=True, null_value=_SEQUENCE.start)] = key(
+        f"The first value; null: {_SEQUENCE.start}.", default=None
+    )
     sharded: bool = key("Use this worker's part of sharding.key_range instead.", default=False)
 
 
-class SequenceGenerator(Section):
-    sequence: SequenceSettings = key("Increasing integers, each drawn once.")
+class TextGenerator(Section, below="text"):
+    """Random characters."""
 
-
-class TextSettings(Section):
     length: Annotated[int, Integer(high=TEXT_LENGTH_MAX)] = key(
         "Number of characters; with max_length the smallest number."
     )
@@ -249,21 +242,15 @@ class TextSettings(Section):
     )
 
 
-class TextGenerator(Section):
-    text: TextSettings = key("Random characters.")
-
-
 class UuidGenerator(Section):
     uuid: Annotated[None, NoSettings()] = key("A random UUID.")
 
 
-class TimestampSettings(Section):
+class TimestampGenerator(Section, below="timestamp"):
+    """Timestamps in UTC, all with equal probability."""
+
     min: Annotated[datetime, UtcTimestamp()] = key('The earliest, in quotes: "2026-01-01".')
     max: Annotated[datetime, UtcTimestamp()] = key("The end, which is not included.")
-
-
-class TimestampGenerator(Section):
-    timestamp: TimestampSettings = key("Timestamps in UTC, all with equal probability.")
 
 
 class PoolGenerator(Section):
@@ -300,52 +287,43 @@ Generator = (
     | PreviousGenerator | RememberedGenerator | ShardGenerator
 )  # fmt: skip
 
-GENERATORS: dict[str, type] = {first_key(one): one for one in typing.get_args(Generator)}
+GENERATORS: dict[str, type] = {name_in_union(one): one for one in typing.get_args(Generator)}
 
 
 def name_of(generator: Generator) -> str:
     """The name of a generator in a file."""
-    return first_key(type(generator))
-
-
-def settings_of(generator: Generator) -> Any:
-    """The section below the generator's name, or the generator itself if its settings are next to its name."""
-    inner = getattr(generator, name_of(generator))
-    return inner if is_section(type(inner)) else generator
+    return name_in_union(type(generator))
 
 
 def is_sharded(generator: Generator) -> bool:
-    return isinstance(generator, ShardGenerator) or bool(getattr(settings_of(generator), "sharded", False))
+    return isinstance(generator, ShardGenerator) or bool(getattr(generator, "sharded", False))
 
 
 def parameter(generator: Generator, remembered: Mapping[str, model.Parameter]) -> model.Parameter:
     """The typed form of one generator; `remembered` contains the generators of remembered values, by name."""
-    match generator:
+    match g := generator:
         case LiteralGenerator():
-            return model.Literal(value=generator.literal)
+            return model.Literal(value=g.literal)
         case ChoiceGenerator():
-            return model.Choice(values=generator.choice.values, weights=generator.choice.weights)
-        case UniformGenerator(uniform=s):
-            return s.parameter()
-        case NormalGenerator(normal=s):
-            return s.parameter()
-        case ZipfianGenerator(zipfian=s):
-            return model.Zipfian(keys=s.keys(), theta=s.theta, scrambled=s.scrambled, sharded=s.sharded)
-        case HotspotGenerator(hotspot=s):
-            return model.Hotspot(keys=s.keys(), hot_fraction=s.hot_fraction, hot_share=s.hot_share, sharded=s.sharded)
-        case LatestGenerator(latest=s):
-            return model.Latest(keys=s.keys(), theta=s.theta, follows=s.follows, sharded=s.sharded)
-        case SequenceGenerator(sequence=s):
-            start = {} if s.start is None else {"start": s.start}
-            return model.Sequence(**start, sharded=s.sharded)
-        case TextGenerator(text=s):
-            return model.Text(length=s.length, length_max=s.max_length, alphabet=s.alphabet)
-        case TimestampGenerator(timestamp=s):
-            return model.Timestamp(low=s.min, high=s.max)
+            return model.Choice(values=g.choice.values, weights=g.choice.weights)
+        case UniformGenerator() | NormalGenerator():
+            return g.parameter()
+        case ZipfianGenerator():
+            return model.Zipfian(keys=g.keys(), theta=g.theta, scrambled=g.scrambled, sharded=g.sharded)
+        case HotspotGenerator():
+            return model.Hotspot(keys=g.keys(), hot_fraction=g.hot_fraction, hot_share=g.hot_share, sharded=g.sharded)
+        case LatestGenerator():
+            return model.Latest(keys=g.keys(), theta=g.theta, follows=g.follows, sharded=g.sharded)
+        case SequenceGenerator():
+            return model.Sequence(start=g.start, sharded=g.sharded)
+        case TextGenerator():
+            return model.Text(length=g.length, length_max=g.max_length, alphabet=g.alphabet)
+        case TimestampGenerator():
+            return model.Timestamp(low=g.min, high=g.max)
         case PoolGenerator():
-            return model.PoolValue(pool=generator.pool, order=generator.distribution, theta=generator.theta)
+            return model.PoolValue(pool=g.pool, order=g.distribution, theta=g.theta)
         case PreviousGenerator():
-            return model.Previous(index=generator.previous)
+            return model.Previous(index=g.previous)
         case RememberedGenerator(remembered=name):
             return model.Remembered(name=name, of=remembered[name])
         case ShardGenerator():

@@ -8,8 +8,9 @@ The default of a key is declared as it would be written in the file; the attribu
 it. The key in the file is the attribute's name without its unit: `duration`, `rate`.
 
 The type of a key is bool, a StrEnum, another type with its ValueType, a section, a tuple or a mapping of these, or a
-union of sections, each of which is identified by its first key; with `| None` the value may be null. Annotations are
-evaluated when the class is made, so modules that declare sections do without `from __future__ import annotations`.
+union of sections, each of which is identified by its first key, or by `below`, one key with the whole section below it;
+with `| None` the value may be null. Annotations are evaluated when the class is made, so modules that declare sections
+do without `from __future__ import annotations`.
 
 `CheckedFile` reads a document as a section. It notes every wrong key and value, leaves these out, and makes the section
 of the rest, on which the rules between keys run. A rule asks `fine()` whether the keys that it reads are complete.
@@ -74,7 +75,10 @@ def key(description: str | None = None, *, default: Any = REQUIRED, applies: App
 class Section:
     """Base of sections: frozen dataclasses that know their keys. An attribute with a plain default is not a key."""
 
-    def __init_subclass__(cls) -> None:
+    below: ClassVar[str | None] = None  # in a union: the key that has all keys of the section below it
+
+    def __init_subclass__(cls, *, below: str | None = None) -> None:
+        cls.below = below
         for name, annotation in inspect.get_annotations(cls).items():
             origin: Any = typing.get_origin(annotation)
             declared = cls.__dict__.get(name, KeyDeclaration())
@@ -127,7 +131,7 @@ def values_of(value: Any) -> Iterator[tuple[str, KeyDeclaration, Any]]:
 
 
 def applies_to(value: Any, declared: KeyDeclaration) -> bool:
-    """Does this key have a meaning, given the values of its sibling keys?"""
+    """Whether this key has a meaning, given the values of its sibling keys."""
     return declared.applies is None or getattr(value, declared.applies.selector) in declared.applies.values
 
 
@@ -154,15 +158,20 @@ class _Reader:
         if not isinstance(data, Mapping):
             return self._fault(path, *_NOT_A_MAPPING)
         declared = declared_keys(cls)
-        unknown = [name for name, value in data.items() if name not in declared and value is not UNUSABLE]
-        for name in unknown:
-            place = (*path, name)
-            self._fault(place, f"{shown(name)} is not a known key", self._nearest(place, declared), key_at=place)
+        unknown = self._unknown(data, declared, path)
         values = {one.attribute: self._key(one, data, (*path, name), unknown) for name, one in declared.items()}
         if any(value is UNUSABLE for value in values.values()):
             self.broken.add(path)
             return UNUSABLE
         return cls(**values)
+
+    def _unknown(self, data: Mapping[str, Any], known: Collection[str], path: KeyPath) -> list[str]:
+        """The unknown keys of a mapping, each noted as a problem."""
+        unknown = [name for name, value in data.items() if name not in known and value is not UNUSABLE]
+        for name in unknown:
+            place = (*path, name)
+            self._fault(place, f"{shown(name)} is not a known key", self._nearest(place, known), key_at=place)
+        return unknown
 
     def _key(self, declared: KeyDeclaration, data: Mapping[str, Any], path: KeyPath, unknown: list[str]) -> Any:
         name, default = str(path[-1]), declared.default
@@ -194,15 +203,25 @@ class _Reader:
             return None
         options = options_of(type_)
         if is_section(options[0]):
-            named = options[0] if len(options) == 1 else self._named(options, value, path)
-            return UNUSABLE if named is UNUSABLE else self.section(named, value, path)
+            return self.section(options[0], value, path) if len(options) == 1 else self._member(options, value, path)
         inner = element_type(options[0])
         if typing.get_origin(options[0]) is tuple:
             return self._elements(inner, value, path)
         if not isinstance(value, Mapping):
             return self._fault(path, *_NOT_A_MAPPING)
-        found = {name: self.value(inner, element, (*path, name)) for name, element in value.items()}
+        names = [name for name in value if self._is_key(options[0], name, (*path, name))]
+        found = {name: self.value(inner, value[name], (*path, name)) for name in names}
         return {name: element for name, element in found.items() if element is not UNUSABLE}
+
+    def _is_key(self, mapping: Any, name: str, path: KeyPath) -> bool:
+        """Whether the name fits the type of the mapping's keys."""
+        key_type = value_type_of(typing.get_args(mapping)[0])
+        try:
+            _ = key_type.accept(name) if key_type is not None else None
+        except InvalidValue as error:
+            self._fault(path, f"the key {error.what}", error.hint, key_at=path)
+            return False
+        return True
 
     def _elements(self, inner: Any, value: Any, path: KeyPath) -> Any:
         if not isinstance(value, list):
@@ -226,9 +245,16 @@ class _Reader:
         except ValueError:
             return self._fault(path, "cannot be used")
 
-    def _named(self, options: tuple[type, ...], data: Any, path: KeyPath) -> Any:
-        """The section whose first key the mapping has."""
-        named = {first_key(option): option for option in options}
+    def _member(self, options: tuple[type[Section], ...], data: Any, path: KeyPath) -> Any:
+        """The section of a union whose name the mapping has."""
+        named = self._named(options, data, path)
+        if named is UNUSABLE or named.below is None:
+            return named if named is UNUSABLE else self.section(named, data, path)
+        self._unknown(data, (named.below,), path)
+        return self.value(named, data[named.below], (*path, named.below))
+
+    def _named(self, options: tuple[type[Section], ...], data: Any, path: KeyPath) -> Any:
+        named = {name_in_union(option): option for option in options}
         generators = f"generators are {', '.join(named)}"
         if not isinstance(data, Mapping):
             hint = f"for a fixed value write {{literal: …}}; {generators}"
@@ -287,13 +313,14 @@ def _all_keys(root: type) -> dict[str, Mapping[str, KeyDeclaration]]:
     return {name: declared_keys(section) for name, section in types.items() if is_section(section)}
 
 
-def first_key(cls: type) -> str:
-    return next(iter(declared_keys(cls)))
+def name_in_union(cls: type) -> str:
+    """The key by which a mapping is recognised as this section: `below`, which contains all keys, or the first key."""
+    return getattr(cls, "below", None) or next(iter(declared_keys(cls)))
 
 
 @cache
 def value_type_of(type_: Any) -> ValueType | None:
-    """Of `Annotated[int, Integer()]`, of a StrEnum, of bool, and of each of these `| None`."""
+    """The type of `Annotated[int, Integer()]`, of a StrEnum, of bool, and of each of these `| None`; else None."""
     declared: Any = next((one for one in getattr(type_, "__metadata__", ()) if isinstance(one, ValueType)), None)
     if declared is not None:
         return declared  # type: ignore[no-any-return]
@@ -307,7 +334,7 @@ def value_type_of(type_: Any) -> ValueType | None:
 
 
 def element_type(type_: Any) -> Any:
-    """Of the elements of a tuple, or of the values of a mapping."""
+    """The type of the elements of a tuple, or of the values of a mapping."""
     arguments = [one for one in typing.get_args(type_) if one is not Ellipsis]
     return arguments[-1] if arguments else None
 
@@ -349,12 +376,12 @@ class CheckedFile(Generic[FileSection]):
         self.file = None if found is UNUSABLE else found
 
     def fine(self, *paths: KeyPath | str) -> bool:
-        """Are these values, and all values below and above them, without problems of type?"""
+        """Whether these values, and all values below and above them, are without problems of type."""
         originals = [self.original(path) for path in paths]
         return not any(_related(path, broken) for path in originals for broken in self._reader.broken)
 
     def given(self, path: KeyPath | str) -> bool:
-        """Does the file (or an option) set it to something other than null or an empty value?"""
+        """Whether the file (or an option) sets it to something other than null or an empty value."""
         entry = self.document.entry(self.original(path))
         return entry is not None and entry.node.value not in (None, {}, [])
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from loadgen.model.capture import Replay, SessionReplay
-from loadgen.model.threshold import InvalidThreshold, ThresholdCheck, ThresholdMetric, parse_threshold
+from loadgen.model.threshold import InvalidThreshold, Operator, ThresholdCheck, ThresholdMetric, parse_threshold
 from loadgen.model.workload import Parameter, Workload
 from loadgen.scenario.key_reader import AppliesWhen, Section, key
 from loadgen.scenario.settings import (
@@ -202,7 +202,7 @@ class FindMaxSettings(Section):
     refine: bool = key("Bisect between the best step and the failed step.", default=True)
 
     def is_climbed(self, level: int) -> bool:
-        """Is it a level of the climb, not of the bisection between two levels?"""
+        """Whether it is a level of the climb, not of the bisection between two levels."""
         return level == self.maximum or (level - self.start) % self.increment == 0
 
 
@@ -261,7 +261,7 @@ class LoadKeys(Section):
 
     @property
     def is_open_loop(self) -> bool:
-        """Are statements sent on schedule, whether or not earlier ones have returned?"""
+        """Whether statements are sent on schedule, even if earlier ones have not returned."""
         return self.mode in OPEN_LOOP.values
 
 
@@ -279,7 +279,7 @@ class Load(LoadKeys):
 
     @property
     def keeps_sessions(self) -> bool:
-        """Does each connection have statements that no other may send?"""
+        """Whether each connection has statements that no other may send."""
         return self.replay is not None and self.replay.sessions is SessionReplay.KEEP
 
     @property
@@ -322,6 +322,19 @@ class Threshold(Section):
     )
     abort: bool = key("Stop the run as soon as the check fails.", default=False)
 
+    @property
+    def covers_measurement(self) -> bool:
+        """Whether the whole measurement is judged: `after` leaves no time out, or the first window begins with it."""
+        return self.window_s is None or self.after_s <= self.window_s
+
+    @property
+    def limits_all_errors(self) -> bool:
+        """Whether the errors of all statements have an upper limit in the whole measurement."""
+        if self.check.metric not in (ThresholdMetric.ERROR_RATE, ThresholdMetric.ERRORS):
+            return False
+        is_upper = self.check.operator in (Operator.LT, Operator.LE, Operator.EQ)
+        return is_upper and self.check.statement is None and self.covers_measurement
+
 
 # Compared by identity, because a file may have an equal threshold.
 DEFAULT_THRESHOLD = Threshold(check=parse_threshold("error_rate < 5%"))
@@ -345,7 +358,7 @@ class ScenarioKeys(Section):
 
     name: Annotated[str, Label(length_max=NAME_LENGTH_MAX)] = key("Name of the scenario in reports and trends.")
     description: Annotated[str, FreeText(length_max=10_000)] | None = key("Text for readers.", default=None)
-    labels: Mapping[str, Annotated[str, FreeText(length_max=1_000, empty=True)]] = key(
+    labels: Mapping[LabelText, Annotated[str, FreeText(length_max=1_000, empty=True)]] = key(
         "Texts by which runs are found.", default={}
     )
     connection: LabelText | None = key(
@@ -389,9 +402,8 @@ class Scenario(ScenarioKeys):
     @property
     def judged_thresholds(self) -> tuple[Threshold, ...]:
         """The thresholds of the file, and a default if none limits all errors; a search has its own error limit."""
-        errors = (ThresholdMetric.ERROR_RATE, ThresholdMetric.ERRORS)
-        given = any(one.check.metric in errors and one.check.statement is None for one in self.thresholds)
-        return self.thresholds if given or self.load.find_max is not None else (*self.thresholds, DEFAULT_THRESHOLD)
+        given = self.load.find_max is not None or any(one.limits_all_errors for one in self.thresholds)
+        return self.thresholds if given else (*self.thresholds, DEFAULT_THRESHOLD)
 
 
 def workers_of(load: Load, cores: int) -> int:

@@ -40,19 +40,17 @@ from loadgen.scenario.document import (
     SourcePosition,
     YamlNode,
     data_of,
-    dotted,
+    escape,
     option_source,
     resolve,
-    scalar_text,
     shown,
     substitute_variables,
     template_of,
     walk,
 )
 from loadgen.scenario.file import CheckedScenario, ScenarioFile, build
-from loadgen.scenario.generators import GENERATORS
-from loadgen.scenario.key_reader import CheckedFile, applies_to, declared_keys, is_section, values_of
-from loadgen.scenario.model import EMBEDDED, Scenario
+from loadgen.scenario.key_reader import CheckedFile, declared_keys
+from loadgen.scenario.model import Scenario
 from loadgen.scenario.settings import TimingSettings
 from loadgen.values import dataclass
 
@@ -62,14 +60,11 @@ VALUES_MAX = 20_000  # keys and values together
 BRACKETS_MAX = 200  # open at once; the library's scanner needs quadratic time for them before it returns the first
 TEXT_MAX = 100_000  # characters of one --set
 PARTS_MAX = 16  # of a path
-VALUE_SHOWN = 100  # characters
 
 _FLAT = "a scenario needs fewer than ten levels"
 _BRACKET = re.compile(r"[][{}]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-_DEFAULT = "default"
-_COMPACT = {"columns", "indexes", "params"}  # lists whose elements take one line each
 
 # --- YAML ------------------------------------------------------------------------------------------------------------
 
@@ -269,7 +264,7 @@ class _Composer:
 
 
 def _joined(text: str) -> str:
-    """With surrogate pairs joined: JSON writes 😀 as such a pair. A lone surrogate stays, and is rejected later."""
+    """The text with joined surrogate pairs: JSON writes 😀 as such a pair. A lone surrogate is rejected later."""
     if not _SURROGATES.search(text):
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
@@ -433,11 +428,36 @@ def portable_text(loaded: LoadedScenario) -> str:
     """The scenario for another machine: as it was written, or with its variables and options resolved.
     Secrets and the addresses of `notify` stay `${NAME}`."""
     root = loaded.document.root
-    if root is None or not any(node.variables or node.option is not None for _, node in walk(root)):
+    return loaded.text if root is None or not _has_inputs(root) else _as_json(data_of(root, _settled))
+
+
+def text_as_run(loaded: LoadedScenario, *, connection: str | None, labels: Mapping[str, str]) -> str:
+    """The scenario that `loadgen run` runs: as portable_text(), with the options of the command. If it is not
+    as it was written, the written text follows as a comment."""
+    root, scenario = loaded.document.root, loaded.scenario
+    if connection == scenario.connection:
+        connection = None
+    if root is None or not (_has_inputs(root) or connection is not None or labels):
         return loaded.text
-    written = json.dumps(
-        data_of(root, _settled), indent=2, ensure_ascii=False
-    )  # JSON is YAML, but for these characters
+    data = data_of(root, _settled)
+    if connection is not None:
+        data["connection"] = escape(connection)
+    if labels:
+        data["labels"] = {**(data.get("labels") or {}), **{name: escape(value) for name, value in labels.items()}}
+    run = f"# As it was run: variables and options are resolved. The text of the file follows.\n{_as_json(data)}"
+    written = "".join(f"# {line}".rstrip() + "\n" for line in loaded.text.splitlines())
+    whole = f"{run}\n{written}"
+    return whole if len(whole.encode()) <= BYTES_MAX else run
+
+
+def _has_inputs(root: YamlNode) -> bool:
+    """Whether variables or options are in the scenario."""
+    return any(node.variables or node.option is not None for _, node in walk(root))
+
+
+def _as_json(data: Any) -> str:
+    """The scenario as JSON, which is YAML but for some characters."""
+    written = json.dumps(data, indent=2, ensure_ascii=False)
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", written) + "\n"
 
 
@@ -446,98 +466,3 @@ def _settled(node: YamlNode, path: KeyPath) -> Any:
     if isinstance(value, EnvironmentText) and path[0] == "notify" and path[-1] in ("webhook", "ping"):
         return value.template
     return template_of(value) if isinstance(value, str) else value
-
-
-# --- values in effect ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EffectiveValue:
-    path: str
-    value: str
-    origin: str  # `line 12`, `default`, `--set load.rate=5`, `line 12, environment variable WH`
-
-
-def settings(loaded: LoadedScenario, effective: Mapping[KeyPath, tuple[str, str]]) -> tuple[EffectiveValue, ...]:
-    """All values that have an effect. `effective` has computed values, which replace defaults: auto → 2."""
-    found = []
-    for path, setting in _walk(loaded.document, loaded.file, ()):
-        computed = effective.get(path) if setting.origin == _DEFAULT or setting.value in ("auto", "null") else None
-        if computed is not None:
-            setting = EffectiveValue(path=setting.path, value=computed[0], origin=computed[1])
-        if _matters(path, loaded):
-            found.append(setting)
-    return tuple(found)
-
-
-def _walk(document: Document, section: Any, path: KeyPath) -> Iterator[tuple[KeyPath, EffectiveValue]]:
-    for name, declared, value in values_of(section):
-        place: KeyPath = (*path, name)
-        entry = document.entry(place)
-        if not applies_to(section, declared):
-            continue
-        if is_section(type(value)) and type(value) not in GENERATORS.values():
-            yield from _walk(document, value, place)
-        elif isinstance(value, (tuple, dict)) and value and entry is not None:
-            yield from _walk_container(document, value, place)
-        elif entry is not None and (entry.node.value is not None or declared.default is None):
-            yield place, _setting(place, entry.node)
-        elif declared.default is not None or len(place) < 4 or name == "kind":  # the rest are unused alternatives
-            default = "none" if declared.default in ({}, []) else scalar_text(declared.default)
-            yield place, EffectiveValue(path=dotted(place), value=default, origin=_DEFAULT)
-
-
-def _walk_container(document: Document, value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, EffectiveValue]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, item in items:
-        place: KeyPath = (*path, key)
-        entry = document.entry(place)
-        if is_section(type(item)) and path[-1] not in _COMPACT and entry and isinstance(entry.node.value, dict):
-            yield from _walk(document, item, place)
-        elif entry is not None:
-            yield place, _setting(place, entry.node)
-
-
-def _setting(path: KeyPath, node: YamlNode) -> EffectiveValue:
-    origin = f"line {node.mark.line}" if node.mark is not None else printable(node.option or _DEFAULT, 60)
-    variables = dict.fromkeys(name for _, inner in walk(node) for name in inner.variables)
-    if variables:
-        origin += f", environment variable{'s' * (len(variables) > 1)} {', '.join(variables)}"
-    return EffectiveValue(path=dotted(path), value=_flow(node), origin=origin)
-
-
-def _flow(node: YamlNode) -> str:
-    """The value on one line, with variables unresolved."""
-    return printable(" ".join(_flow_of(node).split()), VALUE_SHOWN)
-
-
-def _flow_of(node: YamlNode) -> str:
-    if isinstance(node.value, dict):
-        return "{" + ", ".join(f"{key}: {_flow_of(entry.node)}" for key, entry in node.value.items()) + "}"
-    if isinstance(node.value, list):
-        return "[" + ", ".join(map(_flow_of, node.value)) + "]"
-    return node.text or "null"
-
-
-def _matters(path: KeyPath, loaded: LoadedScenario) -> bool:
-    """Does the value have an effect in this scenario?"""
-    file = loaded.file
-    key = path[-1] if len(path) == 2 else path[1] if len(path) > 1 else ""
-    match path[0]:
-        case "sessions":
-            return file.sessions.count > 0
-        case "notify":
-            return bool(file.notify)
-        case "load":
-            replaced = {"connections", "duration", "rate"} if file.load.stages else set()
-            return key not in replaced and not (key == "stages" and len(path) == 2)
-        case "workload":
-            if path[-1] == "session":
-                return file.sessions.count > 0
-            return key != "think_time" or not file.load.is_open_loop
-        case "sharding":
-            return file.sharding.enabled or key == "enabled"
-        case "embedded":
-            return file.connection == EMBEDDED
-        case _:
-            return True

@@ -6,6 +6,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated, ClassVar, Self
 
+from loadgen.identifiers import is_name
 from loadgen.log import register_secret
 from loadgen.model.run import CONTROL_WAREHOUSE
 from loadgen.model.workload import Scalar
@@ -36,11 +37,26 @@ _QUANTITY = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:[mkMGTPE]|[KMGTPE]i)?")
 _WORD_MAX, _DOTTED_NAME_MAX = 63, 253
 
 
-def is_label_key(text: str) -> bool:
-    """`name`, or `prefix/name` where the prefix is the name of a domain."""
-    prefix, slash, name = text.rpartition("/")
-    domain_fits = not slash or (len(prefix) <= _DOTTED_NAME_MAX and _DOTTED_NAME.fullmatch(prefix) is not None)
-    return domain_fits and len(name) <= _WORD_MAX and _WORD.fullmatch(name) is not None
+class LabelKey(ValueType):
+    """The key of a label, a taint or a resource: `name`, or `prefix/name` where the prefix is the name of a domain."""
+
+    of: str = "Kubernetes label"
+    how: str = "write it like team or example.com/team"
+    own: bool = False  # of an object that loadgen creates
+
+    def parse(self, value: object) -> str:
+        text = value if isinstance(value, str) else ""
+        prefix, slash, name = text.rpartition("/")
+        domain_fits = not slash or (len(prefix) <= _DOTTED_NAME_MAX and _DOTTED_NAME.fullmatch(prefix))
+        if not domain_fits or len(name) > _WORD_MAX or not _WORD.fullmatch(name):
+            raise InvalidValue(f"is not the name of a {self.of}", self.how)
+        if self.own and text.startswith(OWN_LABELS):
+            what = "cannot be set here: loadgen finds its pods by labels that begin so"
+            raise InvalidValue(what, "choose another name")
+        return str(text)
+
+    def schema(self) -> JsonSchema:
+        return {"type": "string", "minLength": 1}
 
 
 class KubernetesLabel(ValueType):
@@ -55,6 +71,29 @@ class KubernetesLabel(ValueType):
 
     def schema(self) -> JsonSchema:
         return {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "boolean"}]}
+
+
+_OWN_PARAMETERS = {
+    "USE_CACHED_RESULT": "set target.use_cached_result",
+    "STATEMENT_TIMEOUT_IN_SECONDS": "set target.statement_timeout",
+    "QUERY_TAG": "loadgen tags its statements, so that they can be counted",
+    "TIMEZONE": "sessions are in UTC",
+    "AUTOCOMMIT": "list the statements of a transaction under transaction:",
+    "ABORT_DETACHED_QUERY": "loadgen sets it, so that no statement keeps running",
+    "CLIENT_TELEMETRY_ENABLED": "loadgen turns telemetry off",
+    "MULTI_STATEMENT_COUNT": "write one statement per entry",
+}
+
+
+class SessionParameterName(ValueType):
+    """The name of a session parameter that a scenario may set."""
+
+    def parse(self, value: object) -> str:
+        if not isinstance(value, str) or not is_name(value) or value.startswith('"'):
+            raise InvalidValue("is not the name of a session parameter", "write letters, digits and _")
+        if value.upper() in _OWN_PARAMETERS:
+            raise InvalidValue("cannot be set here: results depend on it", _OWN_PARAMETERS[value.upper()])
+        return str(value)
 
 
 class ResourceQuantity(ValueType):
@@ -100,7 +139,9 @@ ObjectName = Annotated[
         more={"minLength": 1},
     ),
 ]
+LabelName = Annotated[str, LabelKey()]
 LabelValue = Annotated[str, KubernetesLabel()]
+ResourceName = Annotated[str, LabelKey(of="resource", how="write cpu or memory")]
 Quantity = Annotated[str, ResourceQuantity()]
 
 
@@ -119,17 +160,19 @@ class Toleration(Section):
         default=None,
         applies=AppliesWhen("effect", (TaintEffect.NO_EXECUTE,)),
     )
-    key: LabelText | None = key("Key of the taint; null, with operator Exists: every taint.", default=None)
+    key: Annotated[str, LabelKey(of="taint")] | None = key(
+        "Key of the taint; null, with operator Exists: every taint.", default=None
+    )
 
 
 class ContainerResources(Section):
     """CPU and memory of each worker's container."""
 
-    requests: Mapping[str, Quantity] = key(
+    requests: Mapping[ResourceName, Quantity] = key(
         "Resources that a node must have free: {cpu: 500m, memory: 4Gi}. Unless given, cpu is 1 and memory 2Gi.",
         default={},
     )
-    limits: Mapping[str, Quantity] = key(
+    limits: Mapping[ResourceName, Quantity] = key(
         "Limits of a worker. A limit of cpu makes Kubernetes pause workers, and pauses are measured as latency.",
         default={},
     )
@@ -179,13 +222,13 @@ class SpawnerSettings(Section):
         applies=_KUBERNETES_ONLY,
     )
     resources: ContainerResources = key(default=ContainerResources(), applies=_KUBERNETES_ONLY)
-    node_selector: Mapping[str, LabelValue] = key(
+    node_selector: Mapping[LabelName, LabelValue] = key(
         "With kubernetes: labels that a node must have.", default={}, applies=_KUBERNETES_ONLY
     )
     tolerations: tuple[Toleration, ...] = key(
         "With kubernetes: taints of nodes that pods accept.", default=[], applies=_KUBERNETES_ONLY
     )
-    labels: Mapping[str, LabelValue] = key(
+    labels: Mapping[Annotated[str, LabelKey(own=True)], LabelValue] = key(
         "With kubernetes: further labels of the Job and its pods.", default={}, applies=_KUBERNETES_ONLY
     )
 
@@ -221,7 +264,9 @@ class TargetSettings(Section):
     statement_timeout_s: Annotated[int, WholeSeconds(low_s=1, high_s=604_800)] = key(
         "The server cancels a statement after this time.", default="30s"
     )
-    session: Mapping[str, Annotated[Scalar, ScalarValue()]] = key("Further session parameters.", default={})
+    session: Mapping[Annotated[str, SessionParameterName()], Annotated[Scalar, ScalarValue()]] = key(
+        "Further session parameters.", default={}
+    )
 
 
 class SessionAffinity(StrEnum):
@@ -245,7 +290,7 @@ class UserSessionSettings(Section):
     max: Annotated[int, Integer(low=1, high=USERS_MAX)] = key(
         "Quota: the largest allowed value of count.", default=10_000
     )
-    metadata: Mapping[str, LabelText] = key(
+    metadata: Mapping[LabelText, LabelText] = key(
         "Texts that are added to QUERY_TAG of statements of user sessions.", default={}
     )
 
@@ -410,7 +455,7 @@ class TimingSettings(Section):
     )
 
     def for_workers(self, workers: int) -> Self:
-        """With longer intervals for many workers, so that their control statements per second stay bounded."""
+        """Longer intervals for many workers, so that their control statements per second stay bounded."""
         period_s = workers / WORKERS_PER_SECOND
         if period_s <= 1.0:
             return self

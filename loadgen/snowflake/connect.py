@@ -137,7 +137,7 @@ _CAUSES = (
     _cause(
         (390422,),
         r"is not allowed to access snowflake|network policy|not allowed by network",
-        "the network policies of {account} reject logins of {user} from this machine",
+        "the network policies of {account} refuse logins of {user} from this machine",
         "Ask an administrator to allow this address. A service user with an access token must have a network policy.",
     ),
     _cause(

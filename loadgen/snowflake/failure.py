@@ -159,7 +159,7 @@ _BY_RANGE: tuple[tuple[range, Failure], ...] = (
     (range(250_000, 252_000), _NO_ANSWER),
     (range(290_000, 291_000), _NO_ANSWER),  # 4.x: 290000 + HTTP status
     (range(580_000, 581_000), _NO_ANSWER),  # 4.x: 290000 twice + HTTP status
-    (range(390_000, 395_000), _CONFIGURATION),  # login rejected: password, key, token, network policy
+    (range(390_000, 395_000), _CONFIGURATION),  # login refused: password, key, token, network policy
 )
 
 _BY_SQLSTATE = {

@@ -31,10 +31,10 @@ from loadgen.worker.sessions import (
     compile_statement,
     in_session,
 )
+from loadgen.workload.arrivals import ArrivalSchedule
 from loadgen.workload.draw import StatementStream
 from loadgen.workload.pools import Pool
 from loadgen.workload.replay import RecordedStream, SessionArrivals
-from loadgen.workload.schedule import ArrivalSchedule
 
 
 class ArrivalQueue:

@@ -27,8 +27,9 @@ from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.client import ClientPool
 from loadgen.worker.client_context import ArrivalQueue, ClientContext, ClientSlot
 from loadgen.worker.commands import CommandQueue
+from loadgen.workload.arrivals import ArrivalSchedule, window_schedules
+from loadgen.workload.ramp import Ramp, follow
 from loadgen.workload.replay import RecordedStream, SessionArrivals
-from loadgen.workload.schedule import ArrivalSchedule, Ramp, follow, window_schedules
 
 log = logging.getLogger(__name__)
 

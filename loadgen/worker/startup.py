@@ -40,8 +40,8 @@ from loadgen.worker.ramp_controller import RampController
 from loadgen.worker.sessions import LoadSessions, LogicalUsers
 from loadgen.worker.worker_state import WorkerSharedState
 from loadgen.workload.pools import Pool
+from loadgen.workload.ramp import initial_connections
 from loadgen.workload.replay import POOL_NAME, RecordedStream
-from loadgen.workload.schedule import initial_connections
 
 
 class SpoolUnusable(ConfigurationError):

@@ -29,16 +29,8 @@ from loadgen.errors import RunFailed, ScenarioInvalid
 from loadgen.model.workload import CYCLE_MAX, ClientPosition, Latest, Previous, Query, Statement, Workload
 from loadgen.model.workload import Sequence as SequenceParameter
 from loadgen.values import dataclass
-from loadgen.workload.generator import (
-    CHUNK_VALUES,
-    Chunked,
-    DrawContext,
-    FollowedSequence,
-    Generator,
-    InsertedKeys,
-    Value,
-)
-from loadgen.workload.generators import LatestKeys, SequenceKeys, make_generator
+from loadgen.workload.draw_context import CHUNK_VALUES, DrawContext, FollowedSequence, InsertedKeys
+from loadgen.workload.generators import Chunked, Generator, LatestKeys, SequenceKeys, Value, make_generator
 from loadgen.workload.pools import Pool
 
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0  # its multiples modulo 1 are spread most evenly

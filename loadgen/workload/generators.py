@@ -1,16 +1,28 @@
-"""The generator of each kind of parameter: keys of a range, sequences, and other values."""
+"""The n-th value of a parameter, for each kind of parameter: keys of a range, sequences, and other values.
+
+A generator makes its values in chunks with numpy and returns them as plain Python values, because the driver cannot
+bind others. A chunk depends only on its number and on the generator's DrawContext, so values can be taken in any order.
+
+take(), items(): any thread. A chunk is made under the lock of the generator, which takes well below a millisecond
+unless texts are very long.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence as Values
-from datetime import datetime
+from datetime import date, datetime, time
+from decimal import Decimal
 from itertools import accumulate
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.errors import RunFailed
 from loadgen.model.workload import (
     NORMAL_KEPT_MIN,
     Choice,
@@ -34,18 +46,86 @@ from loadgen.model.workload import (
     Zipfian,
 )
 from loadgen.workload import random_bits
-from loadgen.workload.generator import (
-    CHUNK_VALUES,
-    Constant,
-    DrawContext,
-    Generator,
-    Lane,
-    Value,
-    plain,
-    shard_of,
-    shard_range,
-)
+from loadgen.workload.draw_context import CHUNK_VALUES, DrawContext, Lane, shard_of, shard_range
 from loadgen.workload.random_bits import SMALL_SIZE_MAX, FloatArray, IntArray, RandomBits
+
+# --- values in chunks ------------------------------------------------------------------------------------------------
+
+Value = str | int | float | bool | bytes | Decimal | datetime | date | time | None
+Item = TypeVar("Item")
+
+
+class Chunked(ABC, Generic[Item]):
+    """Endless items with numbers, made in chunks of a size that is a power of two."""
+
+    chunk_items = CHUNK_VALUES
+
+    def __init__(self) -> None:
+        self._making = threading.Lock()  # guards the replacement of _chunks; the dict is never changed
+        self._chunks: dict[int, Values[Item]] = {}
+
+    @abstractmethod
+    def make(self, chunk: int) -> Values[Item]:
+        """The items of a chunk: `chunk_items` of them from n = chunk * chunk_items on, or as many as there are."""
+
+    def take(self, n: int) -> Item:
+        """The n-th item, from 0."""
+        chunk, at = divmod(n, self.chunk_items)
+        items = self._chunks.get(chunk)
+        try:
+            return (self._made(chunk) if items is None else items)[at]
+        except IndexError:
+            raise _used_up() from None
+
+    def items(self, first: int, count: int) -> Values[Item]:
+        """The items from `first` on; they must lie in one chunk."""
+        chunk, at = divmod(first, self.chunk_items)
+        if count == self.chunk_items and at == 0:
+            return self.make(chunk)
+        if at + count > self.chunk_items:
+            raise ValueError(f"{count} items from {first} on do not lie in one chunk of {self.chunk_items}")
+        items = self._chunks.get(chunk)
+        return (self._made(chunk) if items is None else items)[at : at + count]
+
+    def _made(self, chunk: int) -> Values[Item]:
+        """The chunk. It is kept, and so is the last one, from which some clients of an open loop still draw."""
+        with self._making:
+            items = self._chunks.get(chunk)
+            if items is None:
+                items = self.make(chunk)
+                last = list(self._chunks.items())[-1:]
+                self._chunks = dict([*last, (chunk, items)])
+            return items
+
+
+class Generator(Chunked[Value]):
+    """The values of one parameter in one lane."""
+
+
+class Constant(Generator):
+    """Always the same value."""
+
+    def __init__(self, value: Value) -> None:
+        super().__init__()
+        self._values = (value,) * CHUNK_VALUES
+
+    def make(self, chunk: int) -> Values[Value]:
+        return self._values
+
+
+def plain(numbers: NDArray[Any]) -> list[Value]:
+    """The numbers as values of Python: the driver cannot bind those of numpy."""
+    values: list[Value] = numbers.tolist()
+    return values
+
+
+def _used_up() -> RunFailed:
+    """The error of a sharded sequence without further values; no other generator ends."""
+    return RunFailed(
+        "a sharded sequence has given all keys of its worker",
+        remedy="Widen key_range under sharding, or shorten the run; no key was given twice.",
+    )
+
 
 # --- Zipfian ranks, keys of a range, sequences -----------------------------------------------------------------------
 

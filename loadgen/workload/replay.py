@@ -40,7 +40,7 @@ from loadgen.model.workload import Statement
 from loadgen.scenario.model import Load
 from loadgen.values import dataclass
 from loadgen.workload.draw import Row
-from loadgen.workload.generator import Value
+from loadgen.workload.generators import Value
 from loadgen.workload.pools import POOL_BYTES_MAX, POOL_VALUES_MAX, Pool
 
 POOL_NAME = "~replay "  # and the number of the worker; no pool of a scenario can have this name

@@ -31,8 +31,8 @@ from loadgen.model.workload import (
 )
 from loadgen.values import dataclass
 from loadgen.workload.draw import Row
-from loadgen.workload.generator import DrawContext, Value
-from loadgen.workload.generators import make_generator
+from loadgen.workload.draw_context import DrawContext
+from loadgen.workload.generators import Value, make_generator
 from loadgen.workload.pools import Pool
 
 
@@ -108,7 +108,7 @@ class UserSessionTable:
             return UserSessionCounts(created=self._created, expired=self._created - len(self._living))
 
     def _is_over(self, session: UserSession, now_ns: int) -> bool:
-        """Has it expired? A session does not expire while its statement is executed."""
+        """Whether it has expired. A session does not expire while its statement is executed."""
         return session is not self._busy and now_ns - session.used_ns >= self._ttl_ns
 
 

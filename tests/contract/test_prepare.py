@@ -171,7 +171,7 @@ def test_rows_missing_at_the_end_are_filled_up(harness):
     ("kind", "change", "words"),
     [
         ("hybrid", "DELETE FROM T WHERE ID = 50", "with gaps among them"),
-        ("standard", "INSERT INTO T SELECT * FROM T WHERE ID <= 7", "has 7 of its rows twice"),
+        ("standard", "INSERT INTO T SELECT * FROM T WHERE ID <= 7", "some with duplicate values in column ID"),
     ],
 )
 def test_gaps_and_duplicates_among_the_prepared_rows_are_errors(harness, kind, change, words):
@@ -209,5 +209,5 @@ def test_rows_that_another_session_inserts_meanwhile_are_noticed_where_no_column
         if progress.step is PreparationStep.FILLING and progress.rows_there == 1000:
             harness.cursor.execute("INSERT INTO T VALUES (1)")
 
-    with pytest.raises(RunFailed, match="has 3,001 rows, 3,000 were asked for"):
+    with pytest.raises(RunFailed, match="has 3,001 rows instead of 3,000"):
         harness.prepare(scenario, progress=intrude)

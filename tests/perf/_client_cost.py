@@ -22,7 +22,7 @@ from loadgen.worker.client import Client
 from loadgen.worker.client_context import ArrivalQueue, ClientContext, ClientSlots
 from loadgen.worker.query_log import QueryLogHeader, QueryLogWriter
 from loadgen.worker.sessions import LoadSessions
-from loadgen.workload.schedule import window_schedules
+from loadgen.workload.arrivals import window_schedules
 
 ROUNDS = 7
 PACED_PER_S = 2_000  # arrivals that the loop waits for

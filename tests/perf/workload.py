@@ -46,11 +46,11 @@ from loadgen.model.workload import (
     Zipfian,
 )
 from loadgen.scenario.model import ArrivalProcess
+from loadgen.workload.arrivals import ArrivalSchedule, RateStage
 from loadgen.workload.draw import StatementStream
-from loadgen.workload.generator import CHUNK_VALUES, DrawContext
+from loadgen.workload.draw_context import CHUNK_VALUES, DrawContext
 from loadgen.workload.generators import make_generator
 from loadgen.workload.pools import Pool
-from loadgen.workload.schedule import ArrivalSchedule, RateStage
 
 ROUNDS = 5
 KEYS = KeyRange(low=1, high=1_000_001)

@@ -8,8 +8,8 @@ from typing import Any
 
 from loadgen.model.run import worker_share
 from loadgen.model.workload import ClientPosition, KeyRange, Parameter, Sharding
-from loadgen.workload.generator import DrawContext, Generator
-from loadgen.workload.generators import make_generator
+from loadgen.workload.draw_context import DrawContext
+from loadgen.workload.generators import Generator, make_generator
 from loadgen.workload.pools import Pool
 
 KEYS = KeyRange(low=101, high=201)

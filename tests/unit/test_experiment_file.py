@@ -135,7 +135,7 @@ def test_every_problem_is_reported_at_its_place(tmp_path):
         "e.yaml:13:19 budget.credits: must be above 0 and at most 1e+06, got '-1'",
         "e.yaml:13:29 budget.time: is not a duration: the unit is missing, got '5'; write one number and one unit, such"
         " as 500ms, 30s or 5m",
-        "e.yaml:14:35 price.rates.gen1.Huge: is not a size of warehouses; sizes are X-Small, Small, Medium, Large,"
+        "e.yaml:14:35 price.rates.gen1.Huge: the key is not a warehouse size; sizes are X-Small, Small, Medium, Large,"
         " X-Large, 2X-Large, 3X-Large, 4X-Large, 5X-Large, 6X-Large",
     ]
 

@@ -274,7 +274,7 @@ def test_a_first_step_that_fails_twice_leaves_nothing() -> None:
     search = took(search, failed=5_000)
     answer = search.answer()
     assert (search.stage, search.target, answer.best) == (SearchStage.DONE, None, None)
-    assert "not even 5 connections held: 50.00 % of statements failed" in answer.reason
+    assert "a step with 5 connections failed: 50.00 % of statements failed" in answer.reason
 
 
 def test_the_maximum_is_confirmed_and_a_lower_bound() -> None:

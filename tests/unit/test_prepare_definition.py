@@ -150,7 +150,7 @@ def test_what_is_there_is_a_beginning(found, there):
     [
         (tally(6, first=1, last=7), "with gaps among them"),
         (tally(6, first=2, last=7), "with gaps among them"),
-        (tally(8, 7, first=1, last=7), "has 1 of its rows twice"),
+        (tally(8, 7, first=1, last=7), "contains 8 rows, some with duplicate values in column"),
     ],
 )
 def test_gaps_and_duplicates_are_errors(found, words):

@@ -158,8 +158,8 @@ def test_thresholds_may_be_about_lag_and_templates(tmp_path):
         ("/tmp", "is outside of the scenario's folder"),
         ("../other", "is outside of the scenario's folder"),
         ("nothing", "cannot be read: No such file"),
-        ("broken", "is no capture: not JSON"),
-        ("newer", "is no capture: it has version 99"),
+        ("broken", "is not a capture: not JSON"),
+        ("newer", "is not a capture: it has version 99"),
     ],
 )
 def test_a_folder_that_is_no_capture_is_refused(tmp_path, capture, problem):

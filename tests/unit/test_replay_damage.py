@@ -73,7 +73,7 @@ def test_a_description_that_cannot_be_is_refused(tmp_path, changed, more):
     recorded(tmp_path)
     describe(tmp_path, **changed)
 
-    assert "load.capture: is no capture" in refused(tmp_path, more)
+    assert "load.capture: is not a capture" in refused(tmp_path, more)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_templates_that_cannot_be_are_refused(tmp_path, changed):
     templates = json.loads(manifest.text())["templates"]
     describe(tmp_path, templates=[one | changed for one in templates])
 
-    assert "load.capture: is no capture" in refused(tmp_path, "users: 3")
+    assert "load.capture: is not a capture" in refused(tmp_path, "users: 3")
 
 
 @pytest.mark.parametrize("more", BOTH)

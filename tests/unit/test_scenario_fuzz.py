@@ -20,9 +20,9 @@ from loadgen.scenario.document import Problem, ScenarioProblems
 from loadgen.scenario.frozen import freeze, template_id, thaw
 from loadgen.scenario.model import LoadMode, Scenario, with_workers
 from loadgen.scenario.read import LoadedScenario, parse_scenario
+from loadgen.workload.arrivals import window_schedules
 from loadgen.workload.draw import StatementStream
 from loadgen.workload.pools import Pool
-from loadgen.workload.schedule import window_schedules
 from loadgen.workload.users import RememberedValues
 from tests.unit.generator_builders import places
 

@@ -11,7 +11,7 @@ from loadgen.rules.scenario_plan import ScenarioPlan, plan, plan_data, plan_text
 from loadgen.scenario.frozen import freeze, thaw
 from loadgen.scenario.model import FindMaxSettings
 from loadgen.scenario.read import parse_scenario, read_scenario
-from loadgen.workload.schedule import window_schedules
+from loadgen.workload.arrivals import window_schedules
 from tests.processes import ROOT
 from tests.unit.scenario_builders import MINIMAL, problems, read
 
@@ -192,6 +192,22 @@ def test_the_plan_is_data_too():
         ("[error_rate <= 100%]", "concurrency", ["error_rate <= 100%"]),
         ("[error_rate < 5%]", "concurrency", ["error_rate < 5%"]),
         ("[errors < 10]", "concurrency", ["errors < 10"]),
+        ("[errors == 0]", "concurrency", ["errors == 0"]),
+        ("[{check: error_rate < 9%, after: 55s, abort: true}]", "concurrency", ["error_rate < 9%"]),
+        ("[{check: error_rate < 9%, window: 5s, after: 5s}]", "concurrency", ["error_rate < 9%"]),
+        # These do not limit all errors: some from below only, one in the end only, one of a stage
+        ("[error_rate > 0%]", "concurrency", ["error_rate > 0%", "error_rate < 5%"]),
+        ("[errors >= 0]", "concurrency", ["errors >= 0", "error_rate < 5%"]),
+        (
+            "[{check: error_rate < 9%, window: 5s, after: 55s}]",
+            "concurrency",
+            ["error_rate < 9%", "error_rate < 5%"],
+        ),
+        (
+            "[peak.error_rate < 9%]",
+            "concurrency, stages: [{duration: 9s, connections: 1, name: peak}]",
+            ["peak.error_rate < 9%", "error_rate < 5%"],
+        ),
         ("[]", "find_max", []),
     ],
 )
@@ -201,7 +217,7 @@ def test_errors_of_all_statements_are_judged_by_default(thresholds, mode, judged
 
     assert [one.check.text for one in scenario.judged_thresholds] == judged
     said = [line for line in made(text).summary if "default error_rate" in line]
-    assert bool(said) == ("error_rate < 5%" in judged and "error_rate" not in thresholds)
+    assert bool(said) == (len(judged) > len(scenario.thresholds))
     assert thaw(freeze(scenario), {}).judged_thresholds == scenario.judged_thresholds
 
 

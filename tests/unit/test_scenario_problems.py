@@ -209,7 +209,7 @@ def test_parameters_that_cannot_be(param, words):
         ("target: {schema: a.b}", "target.schema: is not the name of a Snowflake object"),
         ("target: {statement_timeout: 500ms}", "must be from 1s to 7d"),
         ("target: {statement_timeout: 1500ms}", "must be whole seconds"),
-        ("target: {session: {QUERY_TAG: x}}", "session.QUERY_TAG: cannot be set here"),
+        ("target: {session: {QUERY_TAG: x}}", "session.QUERY_TAG: the key cannot be set here"),
         ('target: {session: {"A; B": x}}', "is not the name of a session parameter"),
         ("target: {warehouse: W}\ncontrol: {warehouse: w}", "control.warehouse: the control plane would use"),
         ("target: {warehouse: loadgen_control_wh}", "target.warehouse: the control plane would use"),
@@ -239,11 +239,11 @@ def test_parameters_that_cannot_be(param, words):
         ("spawner: {namespace: x}", "spawner.namespace: belongs to kind kubernetes"),
         (
             "spawner: {kind: kubernetes, image: x, secret: s, labels: {a b: c}}",
-            "spawner.labels.a b: is not the key of a Kubernetes label",
+            "spawner.labels.a b: the key is not the name of a Kubernetes label",
         ),
         (
             "spawner: {kind: kubernetes, image: x, secret: s, labels: {loadgen-run: c}}",
-            "spawner.labels.loadgen-run: cannot be set here",
+            "spawner.labels.loadgen-run: the key cannot be set here",
         ),
         (
             "spawner: {kind: kubernetes, image: x, secret: s, node_selector: {pool: a/b}}",
@@ -280,7 +280,7 @@ def test_parameters_that_cannot_be(param, words):
         ("thresholds: [{check: qps > 5, after: 60s}]", "after: is not shorter than the measurement, 1m"),
         ("values: {p: {}}", "values.p: has neither query nor file"),
         ("values: {p: {query: SELECT 1, file: x.csv}}", "values.p: has both query and file"),
-        ("values: {p: {query: SELECT ?}}", "takes no parameters"),
+        ("values: {p: {query: SELECT ?}}", "cannot have parameters"),
         ("values: {p: {query: DELETE FROM T}}", "a pool is filled by a query"),
         ("values: {p: {file: ../x.csv}}", "is outside of the scenario's folder"),
         ("values: {p: {file: /etc/passwd}}", "is outside of the scenario's folder"),
@@ -295,7 +295,7 @@ def test_parameters_that_cannot_be(param, words):
         (
             "prepare: {tables: [{name: T, rows: 1, columns: "
             "[{name: A, type: INT, primary_key: true, generate: {uniform: {min: 1, max: 5}}}]}]}",
-            "may give the same key twice",
+            "can generate duplicate primary keys",
         ),
         (
             "prepare: {tables: [{name: T, type: standard, columns: "

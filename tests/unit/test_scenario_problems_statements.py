@@ -134,7 +134,7 @@ def test_a_key_that_does_not_apply_is_a_problem_even_with_its_default(path, sele
 
 
 def test_what_works_but_is_hardly_meant_is_a_warning():
-    assert "no parameter takes values" in warnings_of(top="values: {p: {query: SELECT 1}}")[0]
+    assert "is not used by any parameter" in warnings_of(top="values: {p: {query: SELECT 1}}")[0]
     assert "never sent" in warnings_of(statement="    - {name: b, sql: SELECT 1, weight: 0}")[0]
     assert "some will have none" in warnings_of(load="connections: 2, workers: 4")[0]
     assert "some will have none" in warnings_of(load="mode: find_max, find_max: {maximum: 6}, workers: 7")[0]

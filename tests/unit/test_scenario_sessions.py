@@ -99,7 +99,7 @@ def test_over_quota_is_an_error_of_the_configuration():
         (text("sessions: {count: -1}"), "sessions.count: must be from 0"),
         (text("sessions: {count: 8, affinity: loose}"), "sessions.affinity: must be strict or hint"),
         (text("sessions: {count: 8, metadata: {a: 1}}"), "sessions.metadata.a: must be a text"),
-        (text('sessions: {count: 8, metadata: {"": x}}'), "as a key must not be empty"),
+        (text('sessions: {count: 8, metadata: {"": x}}'), "the key must not be empty"),
         (
             text("sessions: {count: 8, metadata: {" + ", ".join(f"k{n}: {'é' * 40}" for n in range(5)) + "}}"),
             "sessions.metadata: has 1,241 characters as JSON, and QUERY_TAG has room for 1,000",
@@ -135,7 +135,7 @@ def test_impossible_settings_are_reported_with_their_place(written, words):
     [
         ("sessions: {affinity: strict}", "sessions.affinity: has no effect: there are no sessions"),
         ("sessions: {ttl: 5m}", "sessions.ttl: has no effect: there are no sessions"),
-        ("", "workload.statements.0.session: needs users, and there are none"),
+        ("", "workload.statements.0.session: requires users, but sessions.count is 0"),
     ],
 )
 def test_without_users_nothing_else_has_an_effect(section, words):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from loadgen.scenario.model import ArrivalProcess
 from loadgen.units import NS_PER_S
 from loadgen.worker.client_context import ArrivalQueue
-from loadgen.workload.schedule import ArrivalSchedule, RateStage
+from loadgen.workload.arrivals import ArrivalSchedule, RateStage
 
 OPENED_NS = 50 * NS_PER_S
 

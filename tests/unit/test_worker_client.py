@@ -22,7 +22,8 @@ from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.client import Client
 from loadgen.worker.client_context import ArrivalQueue, ClientContext, ClientSlots
 from loadgen.worker.sessions import LoadSessions
-from loadgen.workload.schedule import Ramp, window_schedules
+from loadgen.workload.arrivals import window_schedules
+from loadgen.workload.ramp import Ramp
 from tests.unit.scenario_builders import EMBEDDED, read
 
 KEYS = 10

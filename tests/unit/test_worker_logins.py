@@ -41,7 +41,7 @@ from loadgen.worker.control_loop import TargetWatchdog
 from loadgen.worker.sessions import LOGIN_PAUSE_MAX_S, LoadSessions, login_pause_s
 from loadgen.worker.worker_state import WorkerSharedState
 from loadgen.workload.draw import Row
-from loadgen.workload.schedule import Ramp
+from loadgen.workload.ramp import Ramp
 from tests.fake_clock import FakeClock
 from tests.processes import wait_until
 from tests.unit.worker_builders import ME, scenario

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from loadgen.model.workload import ClientPosition, Query, Sequence, Statement, StatementKind, Workload
 from loadgen.scenario.model import ArrivalProcess, FindMaxSettings, Load, LoadMode, LoadStage
-from loadgen.workload.draw import StatementStream
-from loadgen.workload.schedule import (
+from loadgen.workload.arrivals import (
     CHUNK_ARRIVALS,
     ArrivalSchedule,
     RateStage,
@@ -21,6 +20,7 @@ from loadgen.workload.schedule import (
     rate_windows,
     window_schedules,
 )
+from loadgen.workload.draw import StatementStream
 from tests.unit.workload_statistics import assert_cumulates, assert_follows
 
 rates = st.one_of(st.floats(0, 200), st.sampled_from([0.0, 1 / 3, 5 / 3, 0.1, 100.0]))

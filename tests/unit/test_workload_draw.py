@@ -39,8 +39,8 @@ from loadgen.model.workload import (
     Workload,
     Zipfian,
 )
-from loadgen.workload import generator
 from loadgen.workload.draw import StatementStream
+from loadgen.workload.draw_context import lane_of_client
 from loadgen.workload.generators import zipfian
 from loadgen.workload.pools import Pool
 from tests.unit.generator_builders import places
@@ -315,7 +315,7 @@ def test_reads_of_the_latest_keys_hit_what_exists_however_many_lanes_are_open(wo
     mix = workload(READ_LATEST[0], statement("insert", 1, (Sequence(start=start),)))
     lanes = sorted(
         (place for worker in range(workers) for place in places(worker, workers, ceiling)),
-        key=lambda place: generator.lane_of_client(place).number,
+        key=lambda place: lane_of_client(place).number,
     )
     drawers, count = {place: StatementStream(mix, place, {}) for place in lanes}, Counter[ClientPosition]()
     there: set[Any] = set(range(1, 101))

@@ -33,7 +33,7 @@ from loadgen.model.workload import (
     Uuid,
     Zipfian,
 )
-from loadgen.workload.generator import CHUNK_VALUES, DrawContext, shard_range
+from loadgen.workload.draw_context import CHUNK_VALUES, DrawContext, shard_range
 from loadgen.workload.generators import fnv1a_64, make_generator
 from tests.unit.generator_builders import (
     HIGH,

@@ -28,7 +28,7 @@ from loadgen.model.workload import (
     Uuid,
     Zipfian,
 )
-from loadgen.workload.generator import DrawContext
+from loadgen.workload.draw_context import DrawContext
 from loadgen.workload.generators import make_generator
 from tests.unit.generator_builders import (
     HIGH,

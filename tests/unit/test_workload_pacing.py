@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from loadgen.rules.plan import plan_run
 from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, LoadStage
 from loadgen.units import NS_PER_S
-from loadgen.workload.schedule import Ramp, follow, initial_connections
+from loadgen.workload.ramp import Ramp, follow, initial_connections
 
 
 def level_at(load: Load, t_s: float) -> int:

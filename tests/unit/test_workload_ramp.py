@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.units import NS_PER_S
-from loadgen.workload.schedule import Ramp
+from loadgen.workload.ramp import Ramp
 
 counts = st.integers(0, 2_000)
 ramps = st.builds(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from loadgen.model.run import worker_share
 from loadgen.model.workload import ClientPosition, KeyRange
-from loadgen.workload.generator import (
+from loadgen.workload.draw_context import (
     check_place,
     check_worker,
     lane_of_client,

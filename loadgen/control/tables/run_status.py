@@ -201,15 +201,17 @@ def listed(
     limit: int,
     *,
     status: RunStatus | None = None,
+    verdict: str | None = None,
     scenario: str | None = None,
     within_s: float | None = None,
 ) -> ParsedRows[tuple[Run, RunFigures | None]]:
-    """The newest runs with the figures of their results, the newest first. Optionally only those with a status, of a
-    scenario, or created in the last `within_s` seconds."""
+    """The newest runs with the figures of their results, the newest first. Optionally only those with a status, with a
+    verdict as in summary.json, of a scenario, or created in the last `within_s` seconds."""
     statuses = _ANY_TEXT if status is None else (status.value, status.value)
+    verdicts = _ANY_TEXT if verdict is None else (verdict, verdict)
     scenarios = _ANY_TEXT if scenario is None else (scenario, scenario)
     since_s = -_EVER_S if within_s is None else -round(within_s)
-    rows = session.fetch(_Q["listed"].limited(limit), *statuses, *scenarios, since_s)
+    rows = session.fetch(_Q["listed"].limited(limit), *statuses, *verdicts, *scenarios, since_s)
     return read_rows(rows, lambda row: (_run(row[:-5]), _figures(row[0], *row[-5:])))
 
 

@@ -1,6 +1,6 @@
 -- Types. VARIANT, OBJECT and ARRAY are jsonb. TIMESTAMP_TZ is an instant with the offset with which it was written.
--- All scripts also run on a database of an older version. So the parameter names and the result type of a released
--- function never change: CREATE OR REPLACE cannot change them.
+-- All scripts run also on databases created by an older version. So the parameter names and the result type of a
+-- released function never change: CREATE OR REPLACE cannot change them.
 
 CREATE SCHEMA IF NOT EXISTS sf;
 

@@ -40,7 +40,7 @@ LANGUAGE sql IMMUTABLE
 RETURN sf.from_epoch(value / CASE WHEN abs(value) < 31536000000 THEN 1 WHEN abs(value) < 31536000000000 THEN 1000
     WHEN abs(value) < 31536000000000000 THEN 1000000 ELSE 1000000000 END);
 
--- '+0530', '-8', 'Z' in minutes; NULL if it is no offset.
+-- '+0530', '-8', 'Z' in minutes; NULL if it is not an offset.
 CREATE OR REPLACE FUNCTION sf.read_offset(value text) RETURNS integer
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN upper(value) = 'Z' THEN 0

@@ -32,7 +32,8 @@ from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.scenario.settings import QueryLogMode
 from loadgen.units import NS_PER_S
 from loadgen.worker.flush import EXECUTION, contents
-from loadgen.workload.schedule import Ramp, follow, initial_connections, window_schedules
+from loadgen.workload.arrivals import window_schedules
+from loadgen.workload.ramp import Ramp, follow, initial_connections
 from tests.unit.simulation.standard_tables import ZERO
 from tests.unit.simulation.tables import STATUS, EventRow
 

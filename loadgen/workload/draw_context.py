@@ -1,31 +1,15 @@
-"""The n-th value of a parameter, for each kind of parameter.
-
-A generator makes its values in chunks with numpy and returns them as plain Python values, because the driver cannot
-bind others. A chunk depends only on its number and on the generator's DrawContext, so values can be taken in any order.
-
-take(), items(): any thread. A chunk is made under the lock of the generator, which takes well below a millisecond
-unless texts are very long.
-"""
+"""What the values of a parameter depend on: the seed, the lane of the client, its shard, keys that were inserted."""
 
 from __future__ import annotations
 
-import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import field
-from datetime import date, datetime, time
-from decimal import Decimal
-from typing import Any, Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from loadgen.errors import RunFailed
 from loadgen.model.run import worker_share
 from loadgen.model.workload import ClientPosition, KeyRange, Sharding
 from loadgen.values import dataclass
 from loadgen.workload.pools import Pool
-from loadgen.workload.random_bits import VALUES, RandomBits
+from loadgen.workload.random_bits import VALUES, IntArray, RandomBits
 
 # --- shares of workers: computed here by the orchestrator and the workers, so that they agree ------------------------
 
@@ -84,13 +68,9 @@ def check_worker(worker: int, workers: int) -> None:
         raise ValueError(f"there is no worker {worker} of {workers}: workers are numbered from 0")
 
 
-# --- Generators ------------------------------------------------------------------------------------------------------
+# --- the context of a draw -------------------------------------------------------------------------------------------
 
 CHUNK_VALUES = 256  # a power of two
-
-Value = str | int | float | bool | bytes | Decimal | datetime | date | time | None
-Item = TypeVar("Item")
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,75 +129,3 @@ class DrawContext:
         """The random bits of one chunk; nothing else uses them."""
         client = 0 if self.open_loop else self.place.client + 1
         return RandomBits(self.seed, VALUES, self.statement, self.position, self.place.worker, client, chunk)
-
-
-class Chunked(ABC, Generic[Item]):
-    """Endless items with numbers, made in chunks of a size that is a power of two."""
-
-    chunk_items = CHUNK_VALUES
-
-    def __init__(self) -> None:
-        self._making = threading.Lock()  # guards the replacement of _chunks; the dict is never changed
-        self._chunks: dict[int, Sequence[Item]] = {}
-
-    @abstractmethod
-    def make(self, chunk: int) -> Sequence[Item]:
-        """The items of a chunk: `chunk_items` of them from n = chunk * chunk_items on, or as many as there are."""
-
-    def take(self, n: int) -> Item:
-        """The n-th item, from 0."""
-        chunk, at = divmod(n, self.chunk_items)
-        items = self._chunks.get(chunk)
-        try:
-            return (self._made(chunk) if items is None else items)[at]
-        except IndexError:
-            raise _used_up() from None
-
-    def items(self, first: int, count: int) -> Sequence[Item]:
-        """The items from `first` on; they must lie in one chunk."""
-        chunk, at = divmod(first, self.chunk_items)
-        if count == self.chunk_items and at == 0:
-            return self.make(chunk)
-        if at + count > self.chunk_items:
-            raise ValueError(f"{count} items from {first} on do not lie in one chunk of {self.chunk_items}")
-        items = self._chunks.get(chunk)
-        return (self._made(chunk) if items is None else items)[at : at + count]
-
-    def _made(self, chunk: int) -> Sequence[Item]:
-        """The chunk. It is kept, and so is the last one, from which some clients of an open loop still draw."""
-        with self._making:
-            items = self._chunks.get(chunk)
-            if items is None:
-                items = self.make(chunk)
-                last = list(self._chunks.items())[-1:]
-                self._chunks = dict([*last, (chunk, items)])
-            return items
-
-
-class Generator(Chunked[Value]):
-    """The values of one parameter in one lane."""
-
-
-class Constant(Generator):
-    """Always the same value."""
-
-    def __init__(self, value: Value) -> None:
-        super().__init__()
-        self._values = (value,) * CHUNK_VALUES
-
-    def make(self, chunk: int) -> Sequence[Value]:
-        return self._values
-
-
-def plain(numbers: NDArray[Any]) -> list[Value]:
-    """As values of Python: the driver cannot bind those of numpy."""
-    values: list[Value] = numbers.tolist()
-    return values
-
-
-def _used_up() -> RunFailed:
-    """The error of a sharded sequence without further values; no other generator ends."""
-    return RunFailed(
-        "a sharded sequence has given all keys of its worker",
-        remedy="Widen key_range under sharding, or shorten the run; no key was given twice.",
-    )

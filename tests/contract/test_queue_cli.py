@@ -230,7 +230,7 @@ MANY_LABELS = ",".join(f"zone{number}={'x' * 190}" for number in range(90))
         (["workers", "list", "--page-size=0"], "0 is not in the range"),
         (["workers", "list", "--page-token=bench-1"], "'bench-1' is not a page token"),
         (["workers", "list", "--page-token="], "'' is not a page token"),
-        (["workers", "drain", "nobody"], "there is no runner nobody"),
+        (["workers", "drain", "absent"], "there is no runner absent"),
         (["pool", "run", "--min=3", "--max=2"], "a pool of 3 to 2 runners is not possible"),
         (["pool", "run", "--output-dir=/dev/null/runs"], "cannot write /dev/null/runs"),
         (["pool", "run", "--idle=soon"], "--idle 'soon' is not a duration"),

@@ -116,7 +116,7 @@ class Tables:
         schedule_id = schedules.add(plane.session, retries(), made)
         fire = ScheduleFire(at=datetime(2026, 11, 20, 2, tzinfo=UTC), outcome=FireOutcome.MISSED)
         schedules.record_fire(plane.session, retries(), schedule_id, fire)
-        schedules.complain(plane.session, retries(), schedule_id, "the queue is full")
+        schedules.store_failure(plane.session, retries(), schedule_id, "the queue is full")
         self.experiment = self._experiment()
         result = read_experiment_result(plane.session, retries(), self.experiment)
         experiments.finish(plane.session, retries(), self.experiment, 1, result | {"verdict": "decided"})

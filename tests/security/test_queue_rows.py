@@ -300,8 +300,8 @@ def test_a_schedule_that_always_fails_neither_blocks_others_nor_fills_the_tick(e
     done = fire_due_schedules(empty.session, retries(), fires_max=100)
 
     assert {fired.schedule for fired in done.fired} == {"good"}
-    assert {(complaint.schedule, complaint.is_new) for complaint in done.complaints} >= {("bad", True)}
-    assert len(done.complaints) <= 2  # once for what was left, once for what is due
+    assert {(failure.schedule, failure.is_new) for failure in done.failures} >= {("bad", True)}
+    assert len(done.failures) <= 2  # once for what was left, once for what is due
     left = empty.rows("SELECT COUNT(*) FROM SCHEDULE_FIRES WHERE SCHEDULE_ID = ? AND OUTCOME = 'DUE'", good)
     assert left == [(0,)]
 

@@ -25,7 +25,7 @@ from loadgen.errors import ConfigurationError
 from loadgen.model.capture import RecordedTimes, Replay
 from loadgen.model.workload import KeyRange, Parameter, Sharding, Statement, Workload
 from loadgen.scenario.document import resolve_template, template_of, variables_in
-from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, LoadStage, Pool, Scenario
+from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, LoadStage, PoolSource, Scenario
 from loadgen.scenario.settings import UserSessionSettings
 from loadgen.units import format_duration_s, format_rate_per_second
 
@@ -33,7 +33,7 @@ Environment = Mapping[str, str] | None  # None: variables stay `${NAME}`, for sh
 
 _TYPE = "type"  # no class of a union may have a field of this name
 # Members of unions: stored with their name.
-_IN_UNIONS: frozenset[type] = frozenset(typing.get_args(Parameter)) | frozenset(typing.get_args(Pool))
+_IN_UNIONS: frozenset[type] = frozenset(typing.get_args(Parameter)) | frozenset(typing.get_args(PoolSource))
 _RENAMED: dict[type, dict[str, str]] = {
     FindMaxSettings: {"step_s": "step_duration_seconds"},
     LoadStage: {"connections": "concurrent_connections"},

@@ -254,7 +254,7 @@ def _scenario(config: Mapping[str, Any], environ: Environment) -> Scenario:
     try:
         left = _Left(flattened(config, ("workload", "scaling", "sharding")), environ)
     except (TypeError, ValueError):
-        raise InvalidStoredScenario("the stored scenario has a section that is no mapping") from None
+        raise InvalidStoredScenario("the stored scenario has a section that is not a mapping") from None
     found: dict[str, dict[str, Any]] = {owner: {} for owner in _CLASSES}
     for attribute, place in _PLACES.items():
         owner, _, name = attribute.rpartition(".")
@@ -290,7 +290,7 @@ def _sharding(left: _Left) -> Sharding | None:
 def flattened(config: Mapping[str, Any], sections: Collection[str]) -> dict[str, Any]:
     """The configuration with the keys of these sections at its top: `workload.seed`.
 
-    Raises TypeError or ValueError when one of the sections is no mapping.
+    Raises TypeError or ValueError when one of the sections is not a mapping.
     """
     found: dict[str, Any] = {}
     for key, value in config.items():

@@ -294,7 +294,7 @@ def _from_section(
 
 
 def _as_far_as_readable(name: str, files: ConfigFiles, environ: Mapping[str, str]) -> ConnectionProfile:
-    """For lists of connections: one invalid section must not hide the others."""
+    """The profile of a section; without fields if it is invalid, so that a list still has the others."""
     try:
         return _from_section(name, files.sections.get(name), files, environ)
     except ConfigurationError as error:

@@ -20,8 +20,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NamedTuple, Protocol, overload
 
-_NS_PER_S = 1_000_000_000
-_NS_PER_US = 1_000
+from loadgen.units import NS_PER_S, NS_PER_US
+
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 READINGS_KEPT = 30  # the newest: two clocks drift apart
@@ -46,7 +46,7 @@ monotonic_ns: Callable[[], int] = _goes_on_while_suspended()  # the clock of Sys
 
 def monotonic() -> float:
     """monotonic_ns() in seconds."""
-    return monotonic_ns() / _NS_PER_S
+    return monotonic_ns() / NS_PER_S
 
 
 class Clock(Protocol):
@@ -121,4 +121,4 @@ class ServerTime:
 
 
 def _server_ns(moment: datetime) -> int:
-    return (moment.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND * _NS_PER_US
+    return (moment.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND * NS_PER_US

@@ -35,7 +35,7 @@ If several apply, the program ends with the first of 1, 2, 3, 4, the code of a s
 
 import errno
 
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LoadgenError(Exception):
@@ -114,6 +114,6 @@ class Busy(LoadgenError):
 
 def cannot_write(path: object, error: OSError, remedy: str) -> ConfigurationError:
     """The error for a file or folder that could not be written. A full disk has a separate remedy."""
-    if error.errno in _DISK_FULL:
+    if error.errno in DISK_FULL:
         remedy = f"The disk is full: free space there (`df {path}`), then try again."
     return ConfigurationError(f"cannot write {path}: {error.strerror or error}", remedy=remedy)

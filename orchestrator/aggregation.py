@@ -22,11 +22,11 @@ from loadgen.metrics.tally import StatementTally, Tally
 from loadgen.metrics.window import ALL_STATEMENTS, MergedWindows, WindowResult, WindowRow, merge
 from loadgen.model.run import Phase
 from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
-from loadgen.rules.client_health import ClientHealth, worst
+from loadgen.rules.client_health import ClientHealthByScope
 from loadgen.scenario.model import Threshold
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
-from orchestrator.run_result import MeasuredWindows, client_parts
+from orchestrator.run_result import MeasuredWindows, client_health
 
 BACKFILL_PERIOD_S = 5.0  # snapshots are stored every few seconds
 CLOCK_SKEW_MAX_S = 60.0  # by which the clocks of workers and server may differ
@@ -101,6 +101,11 @@ class RunSeconds:
             self._covered_s[worker_id] = max(self._covered_s[worker_id], until_s)
             self._follow(worker_id)
 
+    def end(self, workers: Iterable[str]) -> None:
+        """These workers have ended, and all their snapshots were added: what is missing will not be reported."""
+        for worker_id in workers:
+            self._covered_s[worker_id] = max(self._covered_s.get(worker_id, 0.0), self._last_s.get(worker_id, 0.0))
+
     def missing_since_s(self, workers: Collection[str]) -> float | None:
         """When the first gap in the reported seconds of these workers begins. None: there is no gap."""
         gaps = [
@@ -112,7 +117,7 @@ class RunSeconds:
 
     def complete(self, waited: Collection[str], ended: Collection[str] = ()) -> int:
         """The newest second that all of these workers have reported. Those that have `ended` report no more seconds,
-        but the snapshots may fill their gaps."""
+        but the snapshots may fill their gaps, until end()."""
         behind = [worker_id for worker_id in ended if self.missing_since_s([worker_id]) is not None]
         covered = [self._covered_s.get(worker_id, 0.0) for worker_id in (*waited, *behind)]
         # Rounded down: a closed second takes no more seconds, and a late interval may end in the middle of one.
@@ -212,13 +217,15 @@ class SnapshotBackfill:
         self._read_s = -BACKFILL_PERIOD_S
 
     def fill(self, workers: Sequence[WorkerSnapshot], *, now_s: float, measured_s: float) -> None:
-        """During the run: read the newest snapshots, at most every BACKFILL_PERIOD_S, if a worker has a gap."""
+        """During the run: read the newest snapshots, at most every BACKFILL_PERIOD_S, if a worker has a gap. Workers
+        store their snapshots before they end, so the gaps that are left in those that have ended stay."""
         working = [worker.worker_id for worker in workers if worker.health is not WorkerHealth.DEAD]
         since_s = self._seconds.missing_since_s(working)
         if since_s is not None and now_s >= self._read_s + BACKFILL_PERIOD_S:
             self._read_s = now_s
             within_s = round(max(0.0, measured_s - since_s) + CLOCK_SKEW_MAX_S)
             self._seconds.add_stored(run_measurements.newest_snapshots(self._session, self._run_id, within_s))
+            self._seconds.end(worker.worker_id for worker in workers if worker.is_over)
 
     def fill_all(self, workers: Sequence[WorkerSnapshot], retries: RetryPolicy) -> None:
         """After the run: read all snapshots. The last heartbeat has only the last seconds of the drain."""
@@ -271,10 +278,10 @@ class RunAggregator:
         return math.fsum(window.seconds for window in windows if stage in (None, window.step_id))
 
     @property
-    def client(self) -> ClientHealth:
-        """The worst health of any worker in any stage so far."""
+    def client(self) -> ClientHealthByScope:
+        """The health of the workers so far."""
         windows = {worker_id: tuple(own.values()) for worker_id, own in self._windows.items()}
-        return worst(part.health for part in client_parts(MeasuredWindows(windows=windows, gaps=())))
+        return client_health(MeasuredWindows(windows=windows, gaps=()), self._stages)
 
     def step(self, step_id: int) -> list[list[WindowResult]]:
         """The windows of one step, by worker."""

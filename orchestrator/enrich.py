@@ -1,11 +1,13 @@
 """Enrichment: after a run, joins the times in Snowflake's query history to the logged statements, by query id.
 
-It changes only the columns SF_* and ENRICHMENT_STATUS of QUERY_EXECUTIONS, and RUN_STATUS.ENRICHMENT_STATUS. The
-verdict of a run does not depend on it. It is safe to repeat: rows that are ENRICHED do not change.
+It changes only the columns SF_* and ENRICHMENT_STATUS of QUERY_EXECUTIONS, RUN_STATUS.ENRICHMENT_STATUS, and the parts
+of the summary that show it. The verdict of a run is stored before, and does not depend on it. It is safe to repeat:
+rows that are ENRICHED do not change.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -26,6 +28,7 @@ from loadgen.model.workload import Statement
 from loadgen.report.records import RunRecord
 from loadgen.report.summary import with_enrichment
 from loadgen.results.run_record import update_stored_summary
+from loadgen.results.stored_summary import read_summary
 from loadgen.rules.enrichment import EnrichmentResult, counts_of, reasons_of, status_of
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import EnrichmentMode, Scenario, TableType
@@ -236,6 +239,22 @@ def enrich_run(
     result = _result(session, retries, run_id, aim, error, unreadable)
     _publish(session, retries, run_id, result.status)
     return result
+
+
+def enrich_result(
+    session: ControlSession,
+    retries: RetryPolicy,
+    run_id: str,
+    scenario: Scenario,
+    *,
+    environ: Mapping[str, str] = os.environ,
+) -> EnrichmentResult:
+    """Enrich a run whose result is stored, and amend its summary."""
+    found = enrich_run(session, retries, run_id, scenario, environ=environ)
+    stored = read_summary(session, retries, run_id)
+    if stored is not None and (amended := with_enrichment(stored, found)) != stored:
+        test_results.amend(session, retries, run_id, json.dumps(amended))
+    return found
 
 
 def enrich_again(

@@ -107,20 +107,20 @@ class LimitMonitor:
     # --- thresholds --------------------------------------------------------------------------------------------------
 
     def _judge(self, workers: Sequence[WorkerSnapshot], measured_s: float) -> RunEnding | None:
-        working = [worker.worker_id for worker in workers if worker.health is not WorkerHealth.DEAD]
-        if not self._is_measured(working):
+        waited = [worker.worker_id for worker in workers if not worker.is_over]
+        ended = [worker.worker_id for worker in workers if worker.is_over and worker.health is not WorkerHealth.DEAD]
+        measuring = waited or ended  # a worker that has ended measures nothing any more
+        if not self._is_measured(measuring):
             return None
         for number, threshold in enumerate(self._thresholds):
             check = threshold.check
             if threshold.window_s is not None or measured_s < threshold.after_s:
                 continue
             checked = check_threshold(check, self._progress.merged)
-            if may_recover(check, checked) or not self._is_measured(working, check.statement):
+            if may_recover(check, checked) or not self._is_measured(measuring, check.statement):
                 continue
             if self._aborts(threshold, checked):
                 return self._aborted(number, checked)
-        waited = [worker.worker_id for worker in workers if not worker.is_over]
-        ended = [worker.worker_id for worker in workers if worker.is_over and worker.health is not WorkerHealth.DEAD]
         return self._judge_seconds(self._progress.seconds.complete(waited, ended))
 
     def _is_measured(self, workers: Sequence[str], subject: str | None = None) -> bool:
@@ -177,9 +177,9 @@ class LimitMonitor:
         """Whether it has certainly failed, also without what the client may have caused, and ends the run."""
         if not threshold.abort or not has_failed(checked):
             return False
-        progress = self._progress
-        share = client_part(threshold.check, checked, progress.client, progress.merged, open_loop=self._open_loop)
-        return share is None
+        progress, check = self._progress, threshold.check
+        health = progress.client.of(check.statement)
+        return client_part(check, checked, health, progress.merged, open_loop=self._open_loop) is None
 
     def _aborted(self, number: int, checked: Checked) -> RunEnding:
         self._decided.setdefault(number, checked)

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed
 from loadgen.control.tables.query_executions import ServerTimes
-from loadgen.errors import LoadgenError
 from loadgen.scenario.model import Scenario
-from loadgen.snowflake import driver
-from loadgen.snowflake.connect import connect
-from loadgen.snowflake.driver import Connection
-from loadgen.snowflake.failure import classify, describe
+from loadgen.snowflake.account_history import AccountHistorySession
+from loadgen.snowflake.ident import text_literal, timestamp_literal
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
-from loadgen.snowflake.session import NOT_RETRYABLE, SnowflakeSession, login_failure
-from loadgen.snowflake.settings import APPLICATION, CONTROL_TAG, control_settings, control_tag
+from loadgen.snowflake.session import NOT_RETRYABLE
+from loadgen.snowflake.settings import APPLICATION, CONTROL_TAG, control_tag
 from loadgen.values import dataclass
 
 ROWS_MAX = 10_000  # Snowflake's limit of one answer
@@ -31,15 +28,13 @@ EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  naive UTC, as the tables have it
 MS = timedelta(milliseconds=1)
 
 _UNKNOWN_FORM = "the answer of the query history has an unknown form"
-_NOW = "SELECT SYSDATE()"
 # RESULT_LIMIT applies before any condition. The number of rows shows whether it has cut some off; row number 1 carries
 # that number if no row belongs to the run. Times cannot be bound.
 _READ = """
 SELECT QUERY_ID, TOTAL_ELAPSED_TIME, COMPILATION_TIME, EXECUTION_TIME, QUEUED_OVERLOAD_TIME, QUEUED_PROVISIONING_TIME,
        TRANSACTION_BLOCKED_TIME, BYTES_SCANNED, CLUSTER_NUMBER, COUNT(*) OVER () AS SEEN
 FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY(
-    END_TIME_RANGE_START => TO_TIMESTAMP_LTZ('{start}'), END_TIME_RANGE_END => TO_TIMESTAMP_LTZ('{end}'),
-    RESULT_LIMIT => {limit}))
+    END_TIME_RANGE_START => {start}, END_TIME_RANGE_END => {end}, RESULT_LIMIT => {limit}))
 QUALIFY STARTSWITH(QUERY_TAG, ?) OR ROW_NUMBER() OVER (ORDER BY END_TIME, QUERY_ID) = 1
 """
 # Control statements are left out, load of another run is not. Without an end of the range the result includes
@@ -49,22 +44,21 @@ _USE = """
 SELECT COUNT_IF(IS_OWN), COALESCE(SUM(IFF(IS_OWN, EXECUTION_TIME, 0)), 0),
        COUNT_IF(IS_OTHERS AND USED_MS > 0), COALESCE(SUM(IFF(IS_OTHERS, USED_MS, 0)), 0),
        IFF(COUNT(*) < {limit}, 0,
-           DATEDIFF('millisecond', TO_TIMESTAMP_LTZ('{start}'), MIN(IFF(IS_RUNNING, NULL, END_TIME))))
+           DATEDIFF('millisecond', {start}, MIN(IFF(IS_RUNNING, NULL, END_TIME))))
 FROM (
     SELECT EXECUTION_TIME, END_TIME, IS_RUNNING, IS_OTHERS,
-           IS_OWN AND EXECUTION_TIME > 0 AND NOT IS_RUNNING AND END_TIME <= TO_TIMESTAMP_LTZ('{end}') AS IS_OWN,
+           IS_OWN AND EXECUTION_TIME > 0 AND NOT IS_RUNNING AND END_TIME <= {end} AS IS_OWN,
            GREATEST(0, LEAST(IFF(IS_RUNNING, SHARED_MS, EXECUTION_TIME), SHARED_MS)) AS USED_MS
     FROM (
         SELECT EXECUTION_TIME, END_TIME, UPPER(EXECUTION_STATUS) = 'RUNNING' AS IS_RUNNING,
                STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AS IS_OWN,
                NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?) AND NOT STARTSWITH(COALESCE(QUERY_TAG, ''), ?)
                AND COALESCE(QUERY_TAG, '') <> ? AND COALESCE(QUERY_TAG, '') <> ? AS IS_OTHERS,
-               DATEDIFF('millisecond', GREATEST(START_TIME, TO_TIMESTAMP_LTZ('{start}')),
-                   LEAST(IFF(UPPER(EXECUTION_STATUS) = 'RUNNING', CURRENT_TIMESTAMP(), END_TIME),
-                         TO_TIMESTAMP_LTZ('{end}'))
+               DATEDIFF('millisecond', GREATEST(START_TIME, {start}),
+                   LEAST(IFF(UPPER(EXECUTION_STATUS) = 'RUNNING', CURRENT_TIMESTAMP(), END_TIME), {end})
                ) AS SHARED_MS
         FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY_BY_WAREHOUSE(
-            WAREHOUSE_NAME => '{warehouse}', END_TIME_RANGE_START => TO_TIMESTAMP_LTZ('{start}'),
+            WAREHOUSE_NAME => {warehouse}, END_TIME_RANGE_START => {start},
             RESULT_LIMIT => {limit}))
     )
 )
@@ -126,36 +120,13 @@ class WarehouseUse:
     left_out_ms: float = 0.0  # length of the beginning of the span that the history does not show
 
 
-class AccountHistorySession(SnowflakeSession):
-    """A session that reads a history of the account. Subclasses set what it is, for errors, and their class."""
-
-    what: str
-    failed: type[ControlFailed]
-
-    def __init__(self, connection_name: str, open_connection: Callable[[], Connection]) -> None:
-        super().__init__(open_connection)
-        self._connection_name = connection_name
-
-    def _fetch(self, sql: str, *binds: Any) -> list[tuple[Any, ...]]:
-        try:
-            return self.rows(sql, binds)
-        except LoadgenError:  # from opening the session: it has a remedy
-            raise
-        except Exception as error:  # the driver also raises exceptions of its libraries
-            failure = classify(error)
-            text = f"{self.what} could not be read with connection {self._connection_name}: {describe(error)}"
-            remedy = "Set target.database, and try again." if failure.has_no_current_database else None
-            raise self.failed(text, failure, remedy=remedy) from error
-
-
 class QueryHistory(AccountHistorySession):
     """A session that reads the query history for one run."""
 
-    what, failed = "the query history", HistoryFailed
+    what, failed, role, statement_limit_s = "the query history", HistoryFailed, "enrich", STATEMENT_S
 
     def __init__(self, profile: ConnectionProfile, run_id: str, environ: Mapping[str, str] = os.environ) -> None:
-        super().__init__(profile.name, self._connect)
-        self._profile, self._environ = profile, environ
+        super().__init__(profile, environ)
         # Tags of load sessions begin like this: see loadgen.snowflake.settings.query_tag.
         self._tag = json.dumps({"app": APPLICATION, "run": run_id}, separators=(",", ":"))[:-1] + ","
 
@@ -164,16 +135,9 @@ class QueryHistory(AccountHistorySession):
         """How long after its end a statement may be missing. On the embedded server it is never missing."""
         return 0.0 if self._profile.is_embedded else HISTORY_LATENCY_S
 
-    def now(self) -> datetime:
-        """The time in naive UTC, by the clock of the server whose history it is."""
-        moment = self._fetch(_NOW)[0][0]
-        if not isinstance(moment, datetime):
-            raise HistoryFailed("the server did not return its time", NOT_RETRYABLE)
-        return moment
-
     def read(self, span: HistorySlice) -> HistoryPage:
-        sql = _READ.format(start=_literal(span.start), end=_literal(span.end), limit=ROWS_MAX)
-        rows = self._fetch(sql, self._tag)
+        sql = _READ.format(start=timestamp_literal(span.start), end=timestamp_literal(span.end), limit=ROWS_MAX)
+        rows = self.fetch(sql, self._tag)
         try:
             found = {str(row[0]): _times(row) for row in rows}
             return HistoryPage(found=found, seen=int(rows[0][-1]) if rows else 0)
@@ -188,9 +152,14 @@ class QueryHistory(AccountHistorySession):
         statement with their tag is foreign: another `loadgen capture`, or a tag that was copied.
         """
         control = CONTROL_TAG if has_control_plane else self._tag
-        sql = _USE.format(warehouse=warehouse, start=_literal(span.start), end=_literal(span.end), limit=ROWS_MAX)
+        sql = _USE.format(
+            warehouse=text_literal(warehouse),
+            start=timestamp_literal(span.start),
+            end=timestamp_literal(span.end),
+            limit=ROWS_MAX,
+        )
         try:
-            ((own, own_ms, others, others_ms, left_out_ms),) = self._fetch(
+            ((own, own_ms, others, others_ms, left_out_ms),) = self.fetch(
                 sql, self._tag, self._tag, control, control_tag("enrich"), control_tag("warehouse-poll")
             )
             return WarehouseUse(
@@ -203,14 +172,6 @@ class QueryHistory(AccountHistorySession):
         except (ValueError, TypeError) as error:
             raise HistoryFailed(_UNKNOWN_FORM, NOT_RETRYABLE) from error
 
-    def _connect(self) -> Connection:
-        tag = control_tag("enrich")
-        settings = control_settings(self._profile, major=driver.major(), tag=tag, statement_limit_s=STATEMENT_S)
-        try:
-            return connect(self._profile, settings, environ=self._environ)
-        except LoadgenError as error:
-            raise HistoryFailed(str(error), login_failure(error), remedy=error.remedy) from error
-
 
 def history_profile(scenario: Scenario, place: ControlPlaneLocation, environ: Mapping[str, str]) -> ConnectionProfile:
     """The scenario's connection, for reading the history. If the control plane has the same connection, its warehouse
@@ -222,10 +183,6 @@ def history_profile(scenario: Scenario, place: ControlPlaneLocation, environ: Ma
         "warehouse": place.warehouse if shared else scenario.target.warehouse,
     }
     return find_profile(scenario.connection, environ=environ, overrides=overrides)
-
-
-def _literal(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds")
 
 
 def _times(row: tuple[Any, ...]) -> ServerTimes:

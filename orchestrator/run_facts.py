@@ -42,6 +42,7 @@ from orchestrator.lifecycle import PLAN_COMPLETED, THRESHOLD_MISSED
 from orchestrator.run_environment import ForeignLoad, dropped_warnings, run_warnings
 from orchestrator.run_result import (
     MeasuredWindows,
+    client_health,
     client_parts,
     connections_document,
     delivered_load,
@@ -127,6 +128,7 @@ def judge_run(
     planned_s = 0.0 if plan.ends_s is None else plan.ends_s - plan.measures_s
     checked = limits.complete(merged, gathered.measured_s, planned_s)
     delivered = _delivered(ended, search, known)
+    aborted = known.stop == THRESHOLD_MISSED
     lost = [one.why for one in ended.workers if one.health in (WorkerHealth.DEAD, WorkerHealth.MISSING)]
     evidence = Evidence(
         merged=merged,
@@ -135,11 +137,13 @@ def judge_run(
         gaps=(*gaps, *timing.invalid),
         disturbances=(*known.disturbances, *known.foreign.disturbances),
         delivered=delivered,
+        aborted=aborted,
     )
     open_loop, thresholds = scenario.load.is_open_loop, scenario.judged_thresholds
-    invalid, aborted = [*known.obstacles, *invalid_reasons(evidence)], known.stop == THRESHOLD_MISSED
+    invalid = [*known.obstacles, *invalid_reasons(evidence)]
     if not aborted:  # otherwise a threshold was certainly missed, whatever was measured after that
-        invalid += undecided(thresholds, checked, client.health, merged, open_loop=open_loop)
+        health = client_health(gathered, scenario.judged_stages, deciding)
+        invalid += undecided(thresholds, checked, health, merged, open_loop=open_loop)
     seen = [*limits.warnings, *_unstored_warnings(ended.workers), *client.warnings, *known.foreign.warnings]
     seen += [*timing.warnings, *_load_warnings(delivered, merged, replay=scenario.load.replay is not None)]
     seen += dropped_warnings(ended.results, ended.workers)

@@ -37,7 +37,7 @@ from loadgen.model.run import Phase, worker_share
 from loadgen.model.threshold import Operator, ThresholdMetric
 from loadgen.report.summary import RunFacts, StageResult, WorkerResult
 from loadgen.results.run_snapshot import WorkerSnapshot
-from loadgen.rules.client_health import ClientHealth, ClientPart
+from loadgen.rules.client_health import ClientHealth, ClientHealthByScope, ClientPart, worst
 from loadgen.rules.plan import RunPlan, planned_arrivals, planned_connection_ms
 from loadgen.rules.validity import ArrivalScope, Delivered, Key, delivered_arrivals, delivered_connections
 from loadgen.scenario.model import LoadStage, Scenario, stage_name
@@ -151,6 +151,17 @@ def client_parts(gathered: MeasuredWindows, steps: Collection[int] | None = None
     return tuple(parts)
 
 
+def client_health(
+    gathered: MeasuredWindows, stages: Mapping[str, int], steps: Collection[int] | None = None
+) -> ClientHealthByScope:
+    """The health that bears on thresholds. `stages`: those they refer to, by name; `steps`: only these of a search."""
+    of_stages = {name: client_parts(gathered, {number}) for name, number in stages.items()}
+    return ClientHealthByScope(
+        run=worst(part.health for part in client_parts(gathered, steps)),
+        stages={name: worst(part.health for part in parts) for name, parts in of_stages.items()},
+    )
+
+
 def service_mean_ms(windows: Sequence[WindowResult]) -> float | None:
     mean_ns = merge([windows]).tally.whole.succeeded.service.mean_ns
     return None if mean_ns is None else mean_ns / NS_PER_MS
@@ -230,7 +241,7 @@ def _limited_times(scenario: Scenario) -> set[ArrivalScope]:
         for one in scenario.thresholds
         if one.check.metric in _RESPONSE_TIMES
         and one.check.operator in (Operator.LT, Operator.LE)
-        and (one.window_s is None or one.after_s <= one.window_s)  # the first span begins with the measurement
+        and one.covers_measurement
     ]
     stages = scenario.judged_stages
     return {

@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from loadgen.clock import Clock, SystemClock
@@ -20,7 +19,7 @@ from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
 from loadgen.model.run import RUN_TRANSITIONS, Phase, RunStatus
-from loadgen.report.summary import RunFacts, enrichment_document, summarize
+from loadgen.report.summary import RunFacts, summarize, with_enrichment
 from loadgen.results.run_snapshot import RunSnapshot, WorkerHealth
 from loadgen.results.stored_summary import read_result
 from loadgen.scenario.frozen import freeze, template_id, thaw
@@ -29,7 +28,7 @@ from loadgen.snowflake.connect import LOGIN_ERRORS
 from loadgen.snowflake.session import RetryPolicy, is_retryable
 from loadgen.values import dataclass
 from loadgen.workload.pools import Pool
-from orchestrator.enrich import enrich_run
+from orchestrator.enrich import enrich_result
 from orchestrator.leader import Leader
 from orchestrator.leadership import StopRequest, request_stop
 from orchestrator.lifecycle import MoveRun, RunEnding
@@ -201,7 +200,7 @@ class OrchestratorService:
         stored = read_result(leader.session, leader.retries, run.run_id)
         reason = ending.reason
         if stored is None or RunStatus(stored[0].status) not in RUN_TRANSITIONS[run.status]:
-            facts = self._enriched(self._facts(leader, scenario, ending, run), scenario)
+            facts = self._facts(leader, scenario, ending, run)
             summary = summarize(facts)
             result = run_result_row(run, facts, summary)
         else:  # another leader has stored a result and was lost after that: the run ends with that result
@@ -210,6 +209,8 @@ class OrchestratorService:
         last = MoveRun(RunStatus(result.status), Phase.PROCESSING, reason)
         event(log, logging.INFO, "run_ended", run=run.run_id, verdict=summary["verdict"], why=summary["exit_reason"])
         unstored = self._store(leader, run.run_id, result)
+        if unstored is None:
+            summary = self._enriched(run.run_id, scenario, summary)
         if unstored is None or not is_retryable(unstored):  # otherwise the control plane is unreachable
             try:
                 if not leader.while_leading(lambda: leader.move(leader.read_run(), last, verdict=summary["verdict"])):
@@ -267,18 +268,20 @@ class OrchestratorService:
             interrupted=self._hurried.is_set,
         )
 
-    def _enriched(self, facts: RunFacts, scenario: Scenario) -> RunFacts:
-        """The facts with the times from the query history. A failure of the enrichment leaves them unchanged."""
+    def _enriched(self, run_id: str, scenario: Scenario, summary: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The summary with the times from the query history, by which the stored result is amended. It is stored
+        before: the enrichment takes up to 90 s, and no failure of it may cost the verdict."""
         retries = RetryPolicy(stop=self._hurried, clock=self._clock)
         session = self._open_session("enrich")
         try:
-            found = enrich_run(session, retries, facts.run_id, scenario, environ=self._environ)
+            return with_enrichment(summary, enrich_result(session, retries, run_id, scenario, environ=self._environ))
         except LoadgenError as error:
-            event(log, logging.WARNING, "enrichment_failed", run=facts.run_id, why=str(error))
-            return facts
+            event(log, logging.WARNING, "enrichment_failed", run=run_id, why=str(error))
+        except Exception:
+            log.exception("enrichment_failed run=%s", run_id)
         finally:
-            session.close()
-        return replace(facts, enrichment=enrichment_document(found), overhead_ms=found.overhead_ms)
+            _close("enrichment", session.close)
+        return summary
 
     @contextmanager
     def _polled(self, leader: Leader, scenario: Scenario, run_id: str, *, begun: bool) -> Iterator[None]:

@@ -17,7 +17,7 @@ from loadgen.control.tables import run_status
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import Busy, UsageError
 from loadgen.log import printable
-from loadgen.model.run import is_id
+from loadgen.model.run import chosen_id, is_id
 from loadgen.report.records import RunRecord
 from loadgen.report.summary import with_unstored
 from loadgen.results.run_record import update_stored_summary
@@ -25,6 +25,7 @@ from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 from orchestrator.run_folder import SPOOL, remove_if_empty, rewrite_reports
 
+_SHOW_RUNS = "`loadgen runs list` shows the runs."
 ATTEMPTS = 5  # half a minute of pauses, because a user waits
 
 Note = Callable[[BaseException], None]  # called with each failure before the next attempt
@@ -40,7 +41,8 @@ class SpoolAccess:
     contents: Callable[[Path], dict[str, dict[str, int]]]  # rows by folder and kind, of one run
     folders_by_run: Callable[[Iterable[Path]], dict[str, list[Path]]]  # one for each process with unsent rows
     lock: Callable[[Path], int | None]  # a descriptor that holds the lock; None: another process holds it
-    store: Callable[[ControlSession, RetryPolicy, Path], dict[str, int]]  # stores the rows, and removes the folder
+    # Stores the rows, and removes the folder. Returns the rows by kind, and the number of damaged records.
+    store: Callable[[ControlSession, RetryPolicy, Path], tuple[dict[str, int], int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,7 @@ class UploadedFolder:
 
     folder: str
     rows: dict[str, int]
+    damaged: int  # records of its query log that could not be read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +72,11 @@ def find_spooled(spool: SpoolAccess, runs_folder: Path, run: str) -> SpooledRun:
     """The run with this id, or the only one with spooled rows whose id begins with it. Looks into the default spool of
     workers, and into those in the folders of runs. Connects to nothing."""
     if not is_id(run):
-        raise UsageError(f"{printable(run, 100)!r} is not a run id", remedy="`loadgen runs list` shows all runs.")
+        raise UsageError(f"{printable(run, 100)!r} is not a run id", remedy=_SHOW_RUNS)
     left = spool.folders_by_run([spool.default_folder(), *sorted(runs_folder.glob(f"*/{SPOOL}"))])
-    near = [run] if run in left else sorted(run_id for run_id in left if run_id.startswith(run))
-    if len(near) > 1:
-        raise UsageError(
-            f"{run} is a prefix of several run ids: {', '.join(near[:5])}", remedy="Write a longer prefix."
-        )
-    return SpooledRun(run_id=near[0], folders=tuple(left[near[0]])) if near else SpooledRun(run_id=run, folders=())
+    near = sorted(run_id for run_id in left if run_id.startswith(run))
+    run_id = chosen_id(run, near, noun="run", remedy=_SHOW_RUNS) if near else run
+    return SpooledRun(run_id=run_id, folders=tuple(left.get(run_id, ())))
 
 
 def upload_spooled(
@@ -93,7 +93,8 @@ def upload_spooled(
             if lock is None:
                 busy.append(folder.name)
                 continue
-            uploaded.append(UploadedFolder(folder=folder.name, rows=spool.store(session, retries, folder)))
+            rows, damaged = spool.store(session, retries, folder)
+            uploaded.append(UploadedFolder(folder=folder.name, rows=rows, damaged=damaged))
             os.close(lock)
         if busy:
             raise Busy(

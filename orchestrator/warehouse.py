@@ -28,7 +28,7 @@ from loadgen.control.tables.run_leases import OWNER_MAX, TAKEOVER_MARGIN_S, Leas
 from loadgen.control.tables.run_measurements import WarehousePoll
 from loadgen.errors import Busy, ConfigurationError, LoadgenError, RunFailed
 from loadgen.log import event, printable
-from loadgen.model.warehouse import Cloud, WarehouseKind, clusters_shown, kind_shown, shown_row, snowflake_rates
+from loadgen.model.warehouse import RATES, WarehouseKind, clusters_shown, kind_shown, shown_row
 from loadgen.prepare.session import target_profile
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake import driver
@@ -41,17 +41,18 @@ from loadgen.snowflake.profile_lookup import find_profile
 from loadgen.snowflake.session import RetryPolicy, SnowflakeSession
 from loadgen.snowflake.settings import control_settings, control_tag
 from loadgen.threads import Service
-from loadgen.units import NS_PER_S
+from loadgen.units import HOUR_S, NS_PER_S
 from loadgen.values import dataclass
 from orchestrator.guardrails import costs_too_much
 
-HOUR_S = 3600.0
-RATES = snowflake_rates(Cloud.AWS)  # the cloud of a run is not known; only on Azure generation 2 is cheaper
+log = logging.getLogger(__name__)
+
 POLLS_AGE_MAX = timedelta(days=31)  # of a run that is taken over
 
 
 class CreditMeter:
-    """Estimates credits: between two polls the warehouse was as the first poll showed.
+    """Estimates credits: between two polls the warehouse was as the first poll showed. A poll of a size without a
+    known price is left out.
 
     observe() belongs to one thread; `credits` may be read by others.
     """
@@ -66,14 +67,17 @@ class CreditMeter:
         since_ns = now_ns if self._since_ns is None else self._since_ns
         return self.credits + self._rate * max(0, now_ns - since_ns) / NS_PER_S / HOUR_S
 
-    def observe(self, size: str | None, kind: WarehouseKind, clusters: int, now_ns: int) -> None:
-        """Add a poll."""
+    def observe(self, size: str | None, kind: WarehouseKind, clusters: int, now_ns: int) -> bool:
+        """Add a poll. Returns False if it shows no cost."""
+        each = RATES.of(size, kind) if clusters else 0.0
+        if each is None:
+            event(log, logging.WARNING, "warehouse_cost_unknown", size=printable(size or "unknown", 50))
+            return False
         self.credits = self.credits_at(now_ns)
         self._since_ns = now_ns
-        self._rate = (RATES.of(size, kind) or 0.0) * clusters
+        self._rate = each * clusters
+        return True
 
-
-log = logging.getLogger(__name__)
 
 UNSTORED_MAX = 1_000  # polls that wait to be stored
 SHOWN = 60  # polls kept for the display
@@ -159,7 +163,7 @@ class WarehousePoller(Service):
 
     @property
     def unseen_s(self) -> float:
-        """Time since the last successful poll."""
+        """Time since the last poll that showed the cost."""
         return (self._clock.monotonic_ns() - self._seen_ns) / NS_PER_S
 
     def restore(self, polls: ParsedRows[WarehousePoll]) -> list[str]:
@@ -214,8 +218,9 @@ class WarehousePoller(Service):
         if found is None:
             return
         status, raw = found
-        self._seen_ns = self._clock.monotonic_ns()
-        self._meter.observe(status.size, status.kind, status.started_clusters, self._seen_ns)
+        now_ns = self._clock.monotonic_ns()
+        if self._meter.observe(status.size, status.kind, status.started_clusters, now_ns):
+            self._seen_ns = now_ns
         poll = WarehousePoll(
             run_id=self._run_id,
             timestamp=self._clock.utc_now().replace(tzinfo=None),
@@ -258,9 +263,9 @@ class PreparationCost(Service):
             try:
                 found = _shown(self._target, self._warehouse)
                 if found is not None:
-                    self._seen_ns = self._clock.monotonic_ns()
-                    status = found[0]
-                    self.meter.observe(status.size, status.kind, status.started_clusters, self._seen_ns)
+                    status, now_ns = found[0], self._clock.monotonic_ns()
+                    if self.meter.observe(status.size, status.kind, status.started_clusters, now_ns):
+                        self._seen_ns = now_ns
             except Exception as error:  # the driver also raises exceptions of its libraries
                 event(log, logging.WARNING, "warehouse_poll_failed", code=classify(error).code)
                 self._target.close()

@@ -3,9 +3,8 @@ benchmarks."""
 
 from pathlib import Path
 
-# Scenarios with a load section. Experiments are other files, and a replay has neither warm-up nor duration.
-SCENARIO_EXAMPLES = [
-    path
-    for path in sorted((Path(__file__).resolve().parent.parent / "examples").rglob("*.yaml"))
-    if path.parent.name not in ("experiments", "replay")
-]
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXPERIMENT_EXAMPLES = sorted((EXAMPLES / "experiments").glob("*.yaml"))
+REPLAY_EXAMPLE = EXAMPLES / "replay" / "replay.yaml"  # it has neither warm-up nor duration
+# All other files are scenarios with a load section.
+SCENARIO_EXAMPLES = sorted({*EXAMPLES.rglob("*.yaml")} - {*EXPERIMENT_EXAMPLES, REPLAY_EXAMPLE})

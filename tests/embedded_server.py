@@ -11,23 +11,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import urllib.request
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tests.processes import PATIENCE_S, ROOT, wait_until
+from tests.processes import PATIENCE_S, ROOT, make_reachable_directory, wait_until
 
 READY = "listening on "
-
-
-def reachable_directory() -> Path:
-    """A new directory that an unprivileged user can reach, also when root runs the tests."""
-    path = Path(tempfile.mkdtemp(prefix="loadgen-test-"))
-    path.chmod(0o755)
-    return path
 
 
 class EmbeddedServer:
@@ -36,7 +28,7 @@ class EmbeddedServer:
     password: str | None = None  # of a server that checks one: see read_password
 
     def __init__(self, *arguments: str, data_dir: Path | None = None) -> None:
-        own_dir = reachable_directory()
+        own_dir = make_reachable_directory()
         self._own_dir: Path | None = own_dir
         self.data_dir = data_dir or own_dir / "data"
         python = os.environ.get("LOADGEN_SERVER_PYTHON", sys.executable)

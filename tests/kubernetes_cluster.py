@@ -171,7 +171,8 @@ class Cluster:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="kubernetes", daemon=True)
+        # The interval bounds how long shutdown() takes.
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="kubernetes", daemon=True)
         self.kubeconfig = folder / "kubeconfig"
 
     def __enter__(self) -> Cluster:

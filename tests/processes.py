@@ -62,8 +62,7 @@ def alive(pids: set[int]) -> set[int]:
     return found
 
 
-@contextmanager
-def reachable_directory() -> Iterator[Path]:
+def make_reachable_directory() -> Path:
     """A new directory that the account of PostgreSQL can reach; those of pytest are closed to other accounts."""
     account = server_account(Path("/nonexistent"))
     for parent in (Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")):
@@ -73,6 +72,13 @@ def reachable_directory() -> Iterator[Path]:
         pytest.skip(f"no temporary directory can be reached by user `{account.name}`")
     path = Path(tempfile.mkdtemp(prefix="loadgen-test-", dir=parent)).resolve()
     path.chmod(0o755)
+    return path
+
+
+@contextmanager
+def reachable_directory() -> Iterator[Path]:
+    """The same, removed at the end."""
+    path = make_reachable_directory()
     try:
         yield path
     finally:

@@ -11,27 +11,17 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TextIO
 
-from loadgen.errors import ConfigurationError, LoadgenError
+from loadgen.errors import ConfigurationError
 from loadgen.log import printable
 from loadgen.model.capture import BindValue
-from loadgen.snowflake import driver
-from loadgen.snowflake.connect import connect
-from loadgen.snowflake.driver import Connection
-from loadgen.snowflake.failure import classify, describe
+from loadgen.snowflake.account_history import AccountHistorySession
+from loadgen.snowflake.ident import Identifier, text_literal, timestamp_literal
 from loadgen.snowflake.profile import ConnectionProfile
-from loadgen.snowflake.session import (
-    NOT_RETRYABLE,
-    RetryPolicy,
-    SnowflakeSession,
-    StatementFailed,
-    login_failure,
-)
-from loadgen.snowflake.settings import control_settings, control_tag
+from loadgen.snowflake.session import NOT_RETRYABLE, RetryPolicy, StatementFailed
 from loadgen.values import dataclass
 
 PAGE_ROWS = 10_000  # maximum of the table function
@@ -51,25 +41,25 @@ _COLUMNS = (
 _PAGE = """
 SELECT {columns}
 FROM TABLE({database}INFORMATION_SCHEMA.QUERY_HISTORY_BY_WAREHOUSE(
-    WAREHOUSE_NAME => '{warehouse}', END_TIME_RANGE_START => TO_TIMESTAMP_LTZ('{start}'),
-    END_TIME_RANGE_END => TO_TIMESTAMP_LTZ('{end}'), RESULT_LIMIT => {limit}))
+    WAREHOUSE_NAME => {warehouse}, END_TIME_RANGE_START => {start}, END_TIME_RANGE_END => {end},
+    RESULT_LIMIT => {limit}))
 """
 _DAY = """
 SELECT {columns}
 FROM SNOWFLAKE.ACCOUNT_USAGE.QUERY_HISTORY
-WHERE WAREHOUSE_NAME = '{warehouse}' AND END_TIME >= TO_TIMESTAMP_LTZ('{start}')
-    AND END_TIME < TO_TIMESTAMP_LTZ('{end}') AND NOT COALESCE(IS_CLIENT_GENERATED_STATEMENT, FALSE)
+WHERE WAREHOUSE_NAME = {warehouse} AND END_TIME >= {start} AND END_TIME < {end}
+    AND NOT COALESCE(IS_CLIENT_GENERATED_STATEMENT, FALSE)
 ORDER BY END_TIME DESC
 """
 _COUNTS = """
 SELECT (
     SELECT COALESCE(SUM(CALLS), 0) FROM SNOWFLAKE.ACCOUNT_USAGE.AGGREGATE_QUERY_HISTORY
-    WHERE WAREHOUSE_NAME = '{warehouse}' AND INTERVAL_START_TIME >= TO_TIMESTAMP_LTZ('{start}')
-        AND INTERVAL_START_TIME < TO_TIMESTAMP_LTZ('{end}') AND NOT COALESCE(IS_CLIENT_GENERATED_STATEMENT, FALSE)
+    WHERE WAREHOUSE_NAME = {warehouse} AND INTERVAL_START_TIME >= {start}
+        AND INTERVAL_START_TIME < {end} AND NOT COALESCE(IS_CLIENT_GENERATED_STATEMENT, FALSE)
 ) AS CALLS, (
     SELECT COUNT(*) FROM SNOWFLAKE.ACCOUNT_USAGE.QUERY_HISTORY
-    WHERE WAREHOUSE_NAME = '{warehouse}' AND START_TIME >= TO_TIMESTAMP_LTZ('{start}')
-        AND START_TIME < TO_TIMESTAMP_LTZ('{end}') AND NOT COALESCE(IS_CLIENT_GENERATED_STATEMENT, FALSE)
+    WHERE WAREHOUSE_NAME = {warehouse} AND START_TIME >= {start}
+        AND START_TIME < {end} AND NOT COALESCE(IS_CLIENT_GENERATED_STATEMENT, FALSE)
 ) AS RECORDED
 """
 
@@ -127,22 +117,20 @@ def backwards(read: ReadPage, start: datetime, end: datetime, limit: int) -> Ite
         end = oldest
 
 
-class WarehouseHistory(SnowflakeSession):
+class WarehouseHistory(AccountHistorySession):
     """The history of one warehouse, read in one session."""
+
+    what, failed, role, statement_limit_s = "the query history", HistoryUnreadable, "capture", STATEMENT_S
 
     def __init__(
         self, profile: ConnectionProfile, warehouse: str, retries: RetryPolicy, environ: Mapping[str, str] = os.environ
     ) -> None:
-        super().__init__(self._connect)
-        self._profile, self._environ, self._retries = profile, environ, retries
-        self._warehouse = warehouse.replace("\\", "\\\\").replace("'", "''")
+        super().__init__(profile, environ)
+        self._retries, self._warehouse = retries, warehouse
         self._database: str | None = None  # qualifies the table function; None: not looked up yet
 
     def now(self) -> datetime:
-        """The time of the server, naive UTC."""
-        moment = self._retries.call(lambda: self._fetched("SELECT SYSDATE()"))[0][0]
-        assert isinstance(moment, datetime)
-        return moment
+        return self._retries.call(super().now)
 
     def parts(self, start: datetime, end: datetime) -> Iterator[HistoryPart]:
         """All statements that ended in a span, newest first."""
@@ -161,21 +149,25 @@ class WarehouseHistory(SnowflakeSession):
         """The name of any database: its INFORMATION_SCHEMA contains the history of the account."""
         if self._profile.text("database"):
             return ""
-        databases = self._retries.call(lambda: self._checked(lambda: self.named_rows("SHOW DATABASES")))
+        databases = self._retries.call(self._databases)
         if not databases:
             what = f"the role of connection {self._profile.name} has USAGE on no database"
             raise HistoryUnreadable(what, NOT_RETRYABLE, remedy="Grant USAGE on any database, and set it.")
-        return '"' + str(databases[0]["name"]).replace('"', '""') + '".'
+        return f"{Identifier(str(databases[0]['name']))}."
+
+    def _databases(self) -> list[dict[str, Any]]:
+        with self.reading():
+            return self.named_rows("SHOW DATABASES")
 
     def _page(self, start: datetime, end: datetime) -> list[HistoryRow]:
-        return self._retries.call(lambda: [_row(row) for row in self._fetched(self._sql(_PAGE, start, end))])
+        return self._retries.call(lambda: [_row(row) for row in self.fetch(self._sql(_PAGE, start, end))])
 
     def unrecorded(self, start: datetime, end: datetime) -> int:
         """The number of statements missing in the history, in the whole minutes around a span: AGGREGATE_QUERY_HISTORY
         counts all, including short ones on hybrid tables."""
         first, last = start.replace(second=0, microsecond=0), end.replace(second=0, microsecond=0)
         sql = self._sql(_COUNTS, first, last if last == end else last + timedelta(minutes=1))
-        calls, recorded = self._retries.call(lambda: self._fetched(sql))[0]
+        calls, recorded = self._retries.call(lambda: self.fetch(sql))[0]
         return max(0, int(calls) - int(recorded))
 
     def _day(self, start: datetime, end: datetime, *, last: bool) -> Iterator[HistoryPart]:
@@ -205,7 +197,7 @@ class WarehouseHistory(SnowflakeSession):
         yield HistoryPart(rows=found, left_until=None if last else start)
 
     def _batches(self, sql: str) -> Iterator[list[HistoryRow]]:
-        with self._wrapped(), self.cursor() as cursor:
+        with self.reading(), self.cursor() as cursor:
             cursor.execute(sql)
             while rows := cursor.fetchmany(PAGE_ROWS):
                 yield [_row(row) for row in rows]
@@ -215,43 +207,11 @@ class WarehouseHistory(SnowflakeSession):
         return template.format(
             columns=", ".join(_COLUMNS),
             database=self._database,
-            warehouse=self._warehouse,
+            warehouse=text_literal(self._warehouse),
             limit=PAGE_ROWS,
-            start=_literal(start),
-            end=_literal(end),
+            start=timestamp_literal(start),
+            end=timestamp_literal(end),
         )
-
-    def _fetched(self, sql: str) -> list[tuple[Any, ...]]:
-        found: list[tuple[Any, ...]] = self._checked(lambda: self.rows(sql))
-        return found
-
-    def _checked(self, action: Callable[[], Any]) -> Any:
-        with self._wrapped():
-            return action()
-
-    @contextmanager
-    def _wrapped(self) -> Iterator[None]:
-        """Raise HistoryFailed with a remedy for errors of the driver."""
-        try:
-            yield
-        except LoadgenError:  # the login failed: the error has a remedy already
-            raise
-        except Exception as error:  # the driver also raises exceptions of its libraries
-            failure = classify(error)
-            what = f"the query history could not be read with connection {self._profile.name}: {describe(error)}"
-            raise HistoryUnreadable(what, failure) from error
-
-    def _connect(self) -> Connection:
-        tag = control_tag("capture")
-        settings = control_settings(self._profile, major=driver.major(), tag=tag, statement_limit_s=STATEMENT_S)
-        try:
-            return connect(self._profile, settings, environ=self._environ)
-        except LoadgenError as error:
-            raise HistoryUnreadable(str(error), login_failure(error), remedy=error.remedy) from error
-
-
-def _literal(moment: datetime) -> str:
-    return f"{moment.isoformat(timespec='microseconds')}+00:00"
 
 
 def _row(row: Sequence[Any]) -> HistoryRow:

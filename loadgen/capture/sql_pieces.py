@@ -81,10 +81,6 @@ def _unescaped(escaped: str | None) -> str:
     return "'" if escaped is None else {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}.get(escaped, escaped)
 
 
-def quoted(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
-
-
 # --- Which words of a text are names, so that --hide-names leaves none of them readable ------------------------------
 # The syntax tree knows names of tables and columns. Stages, session variables, names of transactions and functions that
 # the parser does not know are plain words to it. So every word is a name, unless it is vocabulary of SQL.

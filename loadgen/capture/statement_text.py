@@ -35,10 +35,10 @@ from loadgen.capture.sql_pieces import (
     path_keys,
     pieces_of,
     plain_names,
-    quoted,
     value_of,
 )
 from loadgen.model.capture import LeftOutReason, RecordedStatement, StatementRole
+from loadgen.snowflake.ident import text_literal
 from loadgen.values import dataclass
 
 logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # its warnings contain SQL texts
@@ -481,13 +481,13 @@ class StatementCleaner:
             return piece.text
         if treatment is LiteralTreatment.MOMENT and value.isdigit():
             made = self._pseudonyms.epoch(value)
-            return made if piece.kind == "number" else quoted(made)
+            return made if piece.kind == "number" else text_literal(made)
         if piece.kind == "number":
             return self._pseudonyms.number(value)
         made = (
             self._pseudonyms.pattern(value) if treatment is LiteralTreatment.PATTERN else self._pseudonyms.text(value)
         )
-        return f"$${made}$$" if piece.kind == "raw" and "$$" not in made else quoted(made)
+        return f"$${made}$$" if piece.kind == "raw" and "$$" not in made else text_literal(made)
 
     def _in_template(self, piece: SqlPiece, treatment: LiteralTreatment) -> str:
         value = value_of(piece)
@@ -498,12 +498,12 @@ class StatementCleaner:
         if not self._hide_names or piece.kind == "number":
             return piece.text
         if treatment is LiteralTreatment.KEY:
-            return quoted(self._hidden_name(value).strip('"'))
+            return text_literal(self._hidden_name(value).strip('"'))
         if treatment is LiteralTreatment.NAME:
             parts = [SqlPiece("quoted" if part[:1] == '"' else "word", part) for part in name_parts(value)]
-            return quoted(".".join(map(self._identifier, parts)))
+            return text_literal(".".join(map(self._identifier, parts)))
         if treatment is LiteralTreatment.KEEP and not stays(LiteralTreatment.FORMAT, value):
-            return quoted(self._pseudonyms.text(value))
+            return text_literal(self._pseudonyms.text(value))
         return piece.text
 
     def _identifier(self, piece: SqlPiece, *, is_key: bool = False) -> str:

@@ -7,7 +7,6 @@ made visible, so foreign text cannot control the terminal.
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 import re
@@ -15,7 +14,7 @@ import select
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -23,9 +22,9 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 import click
 
 from loadgen.clock import utc_iso
-from loadgen.errors import OutputFailed, UsageError
+from loadgen.errors import DISK_FULL, OutputFailed, UsageError
 from loadgen.log import columns_of, printable
-from loadgen.units import parse_duration_s
+from loadgen.units import DAY_S, parse_duration_s
 
 if TYPE_CHECKING:
     from loadgen.control.session import ParsedRows
@@ -111,7 +110,7 @@ def unreadable_as_json(rows: ParsedRows[Any]) -> list[dict[str, str]]:
     return [{"id": str(error.key), "reason": error.why} for error in rows.unreadable]
 
 
-DURATION_MAX_S = 36_500 * 86_400.0  # a hundred years; dates have an end
+DURATION_MAX_S = 36_500 * DAY_S  # a hundred years; dates have an end
 
 
 def duration_s(text: str, option: str) -> float:
@@ -150,6 +149,31 @@ def utc_text(at: datetime | None) -> str:
 
 
 _WORD = re.compile(r"[^\s=,]{1,100}=[^\s,]{1,200}")
+_RUN_LABEL_VALUE_MAX = 1_000  # characters, as in a scenario
+
+
+def run_labels(given: Sequence[str], known: Collection[str]) -> dict[str, str]:
+    """The labels of `--label team=checkout` for a run whose scenario has these labels: by the rules of the scenario's
+    labels."""
+    from loadgen.scenario.checks import LABELS_MAX
+    from loadgen.scenario.value_types import FreeText, InvalidValue, Label
+
+    remedy = "Write --label team=checkout."
+    found = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--label {printable(text, 80)!r} is not KEY=VALUE", remedy=remedy)
+        for part, parser in ((key, Label()), (value, FreeText(length_max=_RUN_LABEL_VALUE_MAX, empty=True))):
+            try:
+                parser.parse(part)
+            except InvalidValue as wrong:
+                what = "the key" if part is key else "the value"
+                raise UsageError(f"--label {printable(text, 80)!r}: {what} {wrong.what}", remedy=remedy) from None
+        found[key] = value
+    if len(found.keys() | set(known)) > LABELS_MAX:
+        raise UsageError(f"the run has more than {LABELS_MAX} labels", remedy="Use --label fewer times.")
+    return found
 
 
 def parse_labels(given: Sequence[str], option: str) -> tuple[str, ...]:
@@ -165,9 +189,6 @@ def parse_labels(given: Sequence[str], option: str) -> tuple[str, ...]:
     if len(labels_json(tuple(words))) > REQUIRES_MAX:
         raise UsageError(f"{option} has more than {REQUIRES_MAX:,} characters", remedy="Name fewer labels.")
     return tuple(sorted(words))
-
-
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class OutputClosed(Exception):
@@ -188,7 +209,7 @@ def output_failures() -> Iterator[None]:
     except OSError as error:
         if not _is_of_output(error):
             raise
-        remedy = "Free space there, or send the output elsewhere." if error.errno in _DISK_FULL else None
+        remedy = "Free space there, or send the output elsewhere." if error.errno in DISK_FULL else None
         raise OutputFailed(f"cannot write the output: {error.strerror or error}", remedy=remedy) from error
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import echo
+from loadgen.cli.common import echo, warn
 from loadgen.cli.options import (
     control_options,
     embedded_server_if_needed,
@@ -147,9 +147,18 @@ def upload(
         folder = output_dir / found.run_id
         if refresh_run_folder(folder, record):
             echo(f"updated the reports in {printable(str(folder))}", err=True)
+    for one in uploaded:
+        if one.damaged:
+            warn(f"{one.folder}: {counted(one.damaged, 'record')} of the query log could not be read, and are lost")
     if output == "json":
         workers = [
-            {"folder": one.folder, "executions": one.rows.get("execution", 0), "rows": one.rows} for one in uploaded
+            {
+                "folder": one.folder,
+                "executions": one.rows.get("execution", 0),
+                "rows": one.rows,
+                "damaged": one.damaged,
+            }
+            for one in uploaded
         ]
         echo(json.dumps({"run_id": found.run_id, "workers": workers}, indent=2))
         return

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.common import echo, print_lines, print_verdict, terminal_width, warn
+from loadgen.cli.common import echo, print_lines, print_verdict, run_labels, terminal_width, warn
 from loadgen.cli.options import (
     allow_options,
     baseline_options,
@@ -108,6 +108,7 @@ def run(
     raise_priority()
     from loadgen.clock import SystemClock
     from loadgen.control.location import ControlPlaneLocation
+    from loadgen.scenario.read import text_as_run
     from orchestrator.job import RunJob
     from orchestrator.nightly.baseline import baseline_judge, wants_second_run
     from orchestrator.nightly.notify import notify_when_done
@@ -120,7 +121,7 @@ def run(
         runs_folder=output_dir,
         clock=SystemClock(),
         roles=job_roles(),
-        text=loaded.text,
+        text=text_as_run(loaded, connection=connection, labels=run_labels(labels, loaded.scenario.labels)),
         wait=wait,
         share=share_warehouse,
     )
@@ -229,20 +230,12 @@ def _scenario(
     scenario = loaded.scenario
     if connection is not None:
         scenario = dataclasses.replace(scenario, connection=connection)
-    given = dict(_label(text) for text in labels)
-    scenario = dataclasses.replace(scenario, labels={**scenario.labels, **given})
+    scenario = dataclasses.replace(scenario, labels={**scenario.labels, **run_labels(labels, scenario.labels)})
     if allowed is not None:
         from orchestrator.nightly.queue import apply_permissions, with_control_plane_of_queue
 
         scenario = apply_permissions(with_control_plane_of_queue(scenario), allowed, warn)
     return with_workers(scenario, available_cores())
-
-
-def _label(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise UsageError(f"--label {printable(text, 80)!r} is not KEY=VALUE", remedy="Write --label team=checkout.")
-    return key, value
 
 
 @contextlib.contextmanager

@@ -252,6 +252,7 @@ def _ended(one: OldRun) -> dict[str, str]:
 
 
 LIMIT_MAX = 10_000
+VERDICTS = ("passed", "missed", "invalid", "cancelled", "error")  # as the list shows them
 
 _NUMBERS = ("LASTED", "QPS", "P95 MS", "STATEMENTS", "ERRORS")  # columns aligned to the right
 _SPARE = ("SCENARIO", "STATEMENTS", "ERRORS")  # columns left out on a narrow terminal
@@ -264,30 +265,41 @@ def runs() -> None:
     """List runs, show one, print its log, recover runs whose orchestrator was lost, delete old runs."""
 
 
-@runs.command("list", epilog="\b\nExample:\n  loadgen runs list -c prod -n 50 --status FAILED --within 7d")
+@runs.command("list", epilog="\b\nExample:\n  loadgen runs list -c prod -n 50 --verdict missed --within 7d")
 @count_option("-n", "--limit", default=20, maximum=LIMIT_MAX, help_text="Maximum number of runs.")
-@click.option("--status", metavar="STATUS", help="Only runs with this status, for example FAILED.")
+@click.option("--status", metavar="STATUS", help="Only runs with this status, for example RUNNING.")
+@click.option("--verdict", type=click.Choice(VERDICTS), help="Only runs with this verdict.")
 @click.option("--scenario", metavar="NAME", help="Only runs of this scenario.")
 @click.option("--within", metavar="TIME", help="Only runs created within this time, for example 12h.")
 @control_options
 @format_option
 def list_runs(
-    limit: int, status: str | None, scenario: str | None, within: str | None, output: str, **place: str | None
+    limit: int,
+    status: str | None,
+    verdict: str | None,
+    scenario: str | None,
+    within: str | None,
+    output: str,
+    **place: str | None,
 ) -> None:
     """List the latest runs, newest first: start, duration, throughput, p95 and verdict.
 
     For a run that has not ended, the current throughput is shown. Times are UTC.
     """
     from loadgen.model.run import RunStatus
+    from loadgen.report.formatting import verdict_of_word
 
     wanted_status = None if status is None else parse_status(status, RunStatus)
+    wanted_verdict = None if verdict is None else verdict_of_word(verdict)
     within_s = None if within is None else duration_s(within, "--within")
 
     def read(session: ControlSession, retries: RetryPolicy) -> tuple[ParsedRows[Listed], datetime]:
         from loadgen.control.tables import run_status
 
         found = retries.call(
-            lambda: run_status.listed(session, limit, status=wanted_status, scenario=scenario, within_s=within_s)
+            lambda: run_status.listed(
+                session, limit, status=wanted_status, verdict=wanted_verdict, scenario=scenario, within_s=within_s
+            )
         )
         return found, retries.call(lambda: run_status.server_time(session))
 
@@ -302,7 +314,7 @@ def list_runs(
     if found:
         print_lines(_table(found, now, terminal_width()))
     else:
-        echo("no runs found" if status or scenario or within else "there are no runs yet")
+        echo("no runs found" if status or verdict or scenario or within else "there are no runs yet")
 
 
 @runs.command("show", epilog="\b\nExample:\n  loadgen runs show latest~1 -c prod --format json")

@@ -19,11 +19,11 @@ from loadgen.control.tables.run_leases import Lease, release, renew
 from loadgen.errors import ConfigurationError, LoadgenError
 from loadgen.log import event
 from loadgen.threads import Service
+from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
 
 log = logging.getLogger(__name__)
 
-_NS_PER_S = 1_000_000_000
 _JOIN_S = 15.0  # longer than the time limit of one statement
 
 
@@ -48,7 +48,7 @@ class LeaseTrust:
     """Until when the holder may act. Written by the thread that renews, read by any thread."""
 
     def __init__(self, times: LeaseTimes, begun_ns: int) -> None:
-        self._span_ns = round((times.ttl_s - times.margin_s) * _NS_PER_S)
+        self._span_ns = round((times.ttl_s - times.margin_s) * NS_PER_S)
         self._until_ns = begun_ns + self._span_ns
         self._lost = False
 

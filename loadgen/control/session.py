@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from enum import Enum, StrEnum
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -135,9 +135,9 @@ def parse_row(table: str, kind: type[Record], row: tuple[Any, ...], *, key: obje
     """A record whose fields are the columns, in order. `more` are the fields that are not columns."""
     fields = dict(more)
     columns = [column for column in _columns(kind) if column[0] not in more]  # type: ignore[arg-type]  # it is hashable
-    for (name, as_it_is, hint), value in zip(columns, row, strict=True):
+    for (name, as_it_is, read), value in zip(columns, row, strict=True):
         try:
-            fields[name] = value if type(value) in as_it_is else _read(hint, value)
+            fields[name] = value if type(value) in as_it_is else read(value)
         except (ValueError, TypeError, ArithmeticError, RecursionError):
             raise RowUnreadable(table, row[0] if key is None else key, f"{name} is {_shown(value)}") from None
     return kind(**fields)
@@ -175,10 +175,13 @@ def _hints(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
+Read = Callable[[Any], Any]
+
+
 @cache
-def _columns(kind: Any) -> list[tuple[str, tuple[Any, ...], Any]]:
-    """The fields of a record: name, the types of values that need no conversion, and the type hint."""
-    return [(name, _taken_as_it_is(hint), hint) for name, hint in _hints(kind).items()]
+def _columns(kind: Any) -> list[tuple[str, tuple[Any, ...], Read]]:
+    """The fields of a record: name, the types of values that need no conversion, and what reads the others."""
+    return [(name, _taken_as_it_is(hint), _reader(hint)) for name, hint in _hints(kind).items()]
 
 
 def _taken_as_it_is(hint: Any) -> tuple[Any, ...]:
@@ -187,21 +190,29 @@ def _taken_as_it_is(hint: Any) -> tuple[Any, ...]:
     return (hint,) if hint in (int, str, datetime) else ()
 
 
-def _read(hint: Any, value: Any) -> Any:
+def _reader(hint: Any) -> Read:
+    """Converts a value, or raises."""
     if get_origin(hint) in (Union, types.UnionType):
-        return None if value is None else _read(get_args(hint)[0], value)
+        read = _reader(get_args(hint)[0])
+        return lambda value: None if value is None else read(value)
     if get_origin(hint) is tuple:
-        return text_list(value)
+        return text_list
     if hint in (int, float):
-        if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
-            raise TypeError("not a number")
-        if not math.isfinite(value):
-            raise ValueError("not finite")
-        return hint(value)
-    if issubclass(hint, StrEnum):
-        return hint(value)
-    if not isinstance(value, hint):
-        raise TypeError(f"not {hint.__name__}")
+        return partial(_number, hint)
+    return hint if issubclass(hint, StrEnum) else partial(_instance, hint)
+
+
+def _number(kind: type[int] | type[float], value: Any) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        raise TypeError("not a number")
+    if not math.isfinite(value):
+        raise ValueError("not finite")
+    return kind(value)
+
+
+def _instance(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"not {kind.__name__}")
     return value
 
 
@@ -219,6 +230,9 @@ _MAYBE_UNSTORABLE = ("\\u0000", "\\ud", "\\uD", "NaN", "Infinity")  # in JSON; o
 def clean_text(foreign: str) -> str:
     """The text without characters that cannot be stored."""
     return foreign if foreign.isascii() and "\0" not in foreign else _UNSTORABLE.sub(_REPLACEMENT, foreign)
+
+
+REASON_MAX = 2_000  # characters of the REASON of a row, in every table
 
 
 def clip_text(foreign: str, limit: int) -> str:

@@ -12,7 +12,8 @@ from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
 from loadgen.control.setup.installer import Prerequisites, partial_location
 from loadgen.log import printable
-from loadgen.model.warehouse import credits_per_hour
+from loadgen.model.warehouse import clusters_shown, truth_shown
+from loadgen.rules.price import PlannedWarehouse, shown_warehouse
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.read import LoadedScenario
 from loadgen.snowflake import driver
@@ -66,7 +67,7 @@ def skipped(message: str) -> Finding:
 
 # --- The target warehouse --------------------------------------------------------------------------------------------
 
-_TRUE = ("true", "y", "yes", "on")
+_PRICED_TYPES = ("STANDARD", "SNOWPARK-OPTIMIZED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,7 @@ class WarehouseDescription:
     auto_resume: bool
     query_acceleration: bool
     max_concurrency: int | None
+    planned: PlannedWarehouse | None  # None: a type whose price is not known
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], max_concurrency: int | None) -> Self:
@@ -94,18 +96,13 @@ class WarehouseDescription:
             size=_text(row, "size"),
             generation=_text(row, "generation") or None,
             clusters_min=_number(row, "min_cluster_count") or 1,
-            clusters_max=_number(row, "max_cluster_count") or 1,
+            clusters_max=clusters_shown(row)[1],
             auto_suspend_s=_number(row, "auto_suspend") or None,
-            auto_resume=_text(row, "auto_resume").lower() in _TRUE,
-            query_acceleration=_text(row, "enable_query_acceleration").lower() in _TRUE,
+            auto_resume=truth_shown(row.get("auto_resume")),
+            query_acceleration=truth_shown(row.get("enable_query_acceleration")),
             max_concurrency=max_concurrency,
+            planned=shown_warehouse(row) if _text(row, "type").upper() in _PRICED_TYPES else None,
         )
-
-    @property
-    def credits_per_hour(self) -> float | None:
-        """Credits per hour of all clusters, at the rate of generation 1; None for a type with other prices."""
-        rate = credits_per_hour(self.size) if self.type == "STANDARD" else None
-        return None if rate is None else rate * self.clusters_max
 
 
 def _text(row: Mapping[str, Any], key: str) -> str:

@@ -31,7 +31,7 @@ from loadgen.scenario.model import Scenario, TableType, workers_of
 from loadgen.snowflake.connect import ConnectionProbe, probe
 from loadgen.snowflake.ident import Identifier, QualifiedName
 from loadgen.snowflake.profile import ConnectionProfile
-from loadgen.snowflake.session import RetryPolicy, StatementFailed
+from loadgen.snowflake.session import RetryPolicy, StatementFailed, warehouse_row
 from loadgen.values import dataclass
 
 # --- Execution: each check has a time limit, and is skipped when a check that it needs has failed ---------------------
@@ -349,7 +349,7 @@ def _target(subject: DoctorTarget) -> Iterator[DoctorCheck]:
         name = Identifier.parse(written) if written else Identifier(who.warehouse) if who.warehouse else None
         if name is None:
             return [failed("no warehouse is set", "Set target.warehouse, or warehouse for the connection.")]
-        row = next((row for row in sessions.rows(f"SHOW WAREHOUSES{name.like}") if row.get("name") == name.name), None)
+        row = warehouse_row(sessions.rows, name)
         if row is None:
             return [online.absent(name, who.role or "PUBLIC")]
         told = sessions.rows(f"SHOW PARAMETERS LIKE 'MAX_CONCURRENCY_LEVEL' IN WAREHOUSE {name.sql}")

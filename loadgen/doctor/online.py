@@ -11,7 +11,8 @@ from loadgen.control.session import ControlFailed, ControlSession, NamedQuery
 from loadgen.control.setup.grants import control_needs, control_statements, required_privileges
 from loadgen.control.setup.installer import NO_HYBRID, Prerequisites, SchemaState, migrations
 from loadgen.doctor.check_context import Finding, WarehouseDescription, failed, ok, warning
-from loadgen.model.warehouse import IDLE_POLL_S, look_credits_per_day
+from loadgen.model.warehouse import IDLE_POLL_S, RATES, WarehouseKind, look_credits_per_day
+from loadgen.rules.price import worst_case_credits
 from loadgen.rules.scenario_plan import CostEstimate, format_span
 from loadgen.snowflake.connect import ConnectionProbe
 from loadgen.snowflake.ident import Identifier, QualifiedName
@@ -22,6 +23,11 @@ from loadgen.values import dataclass
 FAR_MS = 50.0
 OFFSET_S = 2.0
 TRIES = 5
+RATE_NAMES = {
+    WarehouseKind.GEN1: "generation 1",
+    WarehouseKind.GEN2: "generation 2",
+    WarehouseKind.SNOWPARK_OPTIMIZED: "Snowpark-optimized warehouses with MEMORY_16X",
+}
 ADMINISTRATORS = ("ACCOUNTADMIN", "SECURITYADMIN", "ORGADMIN", "GLOBALORGADMIN")
 
 
@@ -258,17 +264,17 @@ def cost(planned: CostEstimate | None, found: WarehouseDescription | None, max_c
     """The worst-case cost: every cluster runs for the longest possible duration of the run."""
     if planned is None:
         return ok("none: the embedded server consumes no credits")
-    rate = found.credits_per_hour if found is not None else None
-    if found is None or rate is None:
+    warehouse = found.planned if found is not None else None
+    credits = worst_case_credits(warehouse, planned.longest_s, RATES)
+    if found is None or warehouse is None or credits is None:
         sizes = ", ".join(f"{size} {credits:.2f}" for size, credits in planned.by_size)
         return ok(f"at most, in credits by size: {sizes}; plus {planned.control:.2f} for the control warehouse")
-    credits = rate * planned.control  # an X-Small warehouse costs one credit per hour, so this is the number of hours
     total = credits + planned.control
     text = (
         f"at most {total:.2f} credits: {credits:.2f} for {found.size}, {_clusters(found)}, and {planned.control:.2f}"
         f" for the control warehouse, running for {format_span(planned.longest_s)}"
     )
-    note = "at the rate of generation 1; others cost more. Preparation, and idle time before suspension, are extra"
+    note = f"at the rate of {RATE_NAMES[warehouse.kinds[0]]}. Preparation, and idle time before suspension, are extra"
     if max_credits is not None and total > max_credits:
         remedy = "Shorten the run, use a smaller warehouse, or raise guardrails.max_credits."
         return warning(f"{text}; guardrails.max_credits is {max_credits:g}", remedy, note)

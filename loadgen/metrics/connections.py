@@ -5,7 +5,7 @@ open, or is being reopened, are delivered. So a connection beyond the plan does 
 in one second does not compensate a lack in another.
 
     open          delivered
-    logging in    delivered if the slot was open or refused before, unless this login is refused too
+    logging in    delivered if the slot was open or refused before, and this login succeeds
     otherwise     missing: during a first login, a refused login and the pause after it, the wait for a turn to log in,
                   and the pause after statements without an answer
 
@@ -271,7 +271,7 @@ class ConnectionMeter:
             self._window = None
 
     def time(self, window_id: int, now_ns: int) -> ConnectionTime:
-        """The connection time of a window until now. A running login counts as successful."""
+        """The connection time of a window until now. Until it is decided, a running login counts as successful."""
         with self._lock:
             self._advance(now_ns)
             account = self._accounts.get(window_id) or _Account(None)
@@ -282,6 +282,12 @@ class ConnectionMeter:
                 delivered_ms=(account.open_ns + logging_in_ns) // NS_PER_MS,
                 logging_in_ms=logging_in_ns // NS_PER_MS,
             )
+
+    def is_decided(self, window_id: int) -> bool:
+        """Whether the connection time of a window does not change any more: the window is closed, and every login that
+        took time in it has ended."""
+        with self._lock:
+            return window_id != self._window and not any(login.spent_ns[window_id] for login in self._logins.values())
 
     def forget(self, window_id: int) -> None:
         with self._lock:
@@ -351,11 +357,11 @@ class ConnectionMeter:
             self._note_complete(now_ns)
 
     def gone(self, slot: int, now_ns: int) -> None:
-        """The client of the slot has ended."""
+        """The client of the slot has ended, or is not waited for any more."""
         with self._lock:
             self._advance(now_ns)
             self._set(slot, _ABSENT)
-            self._deliver(slot)
+            self._logins.pop(slot, None)  # the time of a login that has not ended is missing
             self._began_ns.pop(slot, None)
             self._note_complete(now_ns)
 
@@ -407,7 +413,7 @@ class ConnectionMeter:
         self._states[slot] = state
 
     def _deliver(self, slot: int) -> None:
-        """Count the time of a login that has ended as delivered."""
+        """Count the time of a login that has succeeded as delivered."""
         login = self._logins.pop(slot, None)
         for window_id, spent_ns in login.spent_ns.items() if login is not None else ():
             if window_id in self._accounts:

@@ -16,7 +16,7 @@ never reduced.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timedelta
 from functools import reduce
 from itertools import chain
@@ -200,8 +200,8 @@ def _live_data(live: LiveMetrics) -> dict[str, Any]:
     return {
         "version": VERSION,
         "elapsed_s": live.elapsed_s,
-        "totals": asdict(live.totals),
-        "measured": asdict(live.measured),
+        "totals": {name: getattr(live.totals, name) for name in Counts.__slots__},
+        "measured": {name: getattr(live.measured, name) for name in MeasuredCounts.__slots__},
         "windows": [_window_data(window) for window in live.windows],
         "left_out": live.left_out,
         "logins": logins_data(live.logins),

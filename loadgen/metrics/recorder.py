@@ -179,8 +179,8 @@ class WindowRegistry:
             self._held.update(closed)
 
     def settle(self, window_id: int) -> Window:
-        """Set a closed window without statements in flight to FINAL. The caller must have read in this order: the
-        window is closed; then the number of begun statements; and the same number has ended."""
+        """Set a closed window, without statements in flight or logins of it under way, to FINAL. The caller must have
+        read in this order: the window is closed; then the number of begun statements; the same number has ended."""
         with self._lock:
             window = self._held[window_id]
             if window.state is not WindowState.CLOSED:

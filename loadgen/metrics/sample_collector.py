@@ -81,7 +81,7 @@ class SampleCollector:
         for (
             window
         ) in closed:  # closed before their samples were taken; begun() is read afterwards: see WindowRegistry.settle
-            if self._begun(window) == self._ended(window).ended:
+            if self._begun(window) == self._ended(window).ended and self._is_decided(window):
                 self._windows.settle(window.window_id)
         return self._interval(batch, news, now_ns)
 
@@ -198,6 +198,10 @@ class SampleCollector:
         """Begun statements are counted by the clients, ended ones by the collection."""
         ended, begun = self._ended(window), self._begun(window)
         return Counts(scheduled=begun, in_flight=begun - ended.ended) + ended
+
+    def _is_decided(self, window: Window) -> bool:
+        """Whether its connection time is known: a login that is under way may be refused."""
+        return self._connections is None or self._connections.is_decided(window.window_id)
 
     def _begun(self, window: Window) -> int:
         return sum(recorder.begun(window.window_id) for recorder in tuple(self._recorders))

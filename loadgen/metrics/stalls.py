@@ -205,9 +205,11 @@ class StallDetector:
         return max(OVERDUE_NS, OVERDUE_MEDIANS * self._times.get(self._names[number], EMPTY).max_ns)
 
 
-def run_stalls(workers: Iterable[Iterable[WindowStalls | None]]) -> tuple[Span, ...] | None:
-    """The stalls of the run; None: no worker measured them. Outside of its windows a worker has nothing in flight. A
-    paused worker counts as answered, unless it was paused in a stall."""
+def run_stalls(
+    workers: Iterable[Iterable[WindowStalls | None]], *, until_ms: int | None = None
+) -> tuple[Span, ...] | None:
+    """The stalls of the run, up to `until_ms`; None: no worker measured them. Outside of its windows a worker has
+    nothing in flight. A paused worker counts as answered, unless it was paused in a stall."""
     known = [[one for one in own if one is not None] for own in workers]
     known = [own for own in known if own]
     if not known:
@@ -219,15 +221,19 @@ def run_stalls(workers: Iterable[Iterable[WindowStalls | None]]) -> tuple[Span, 
         present = [(one.from_ms, one.until_ms) for one in own]
         present += [(start - 1, end + 1) for one in own for start, end in one.stalled]  # it had answers around them
         stalled = common(stalled, merged([*quiet, *without(stalled, merged(present))]))
+    if until_ms is not None:
+        stalled = [(start, min(end, until_ms)) for start, end in stalled if start < until_ms]
     return tuple(span for span in _reaching(stalled, windows) if span[1] - span[0] >= SHORTEST_MS)
 
 
-def possible_stalls(workers: Iterable[Iterable[WindowStalls | None]]) -> tuple[Span, ...]:
+def possible_stalls(
+    workers: Iterable[Iterable[WindowStalls | None]], *, until_ms: int | None = None
+) -> tuple[Span, ...]:
     """The spans that may have been stalls of the run, those that are known included; empty: all stalls are known."""
     own = [[one for one in windows if one is not None] for windows in workers]
     if not any(one.possible or one.paused for windows in own for one in windows):
         return ()
-    return run_stalls([_supposed(one) for one in windows] for windows in own) or ()
+    return run_stalls(([_supposed(one) for one in windows] for windows in own), until_ms=until_ms) or ()
 
 
 def _supposed(known: WindowStalls) -> WindowStalls:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, field
+from dataclasses import field
 from functools import reduce
 from operator import add
 from typing import Any, Self
@@ -220,9 +220,12 @@ def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> M
 
     A rate is a count divided by the measured span, also for a worker that ended early. `live`: an open window is as old
     as the heartbeat that reported it, so the rate of a worker uses its own seconds, reduced by the share of statements
-    that are in flight and will be counted later.
+    that are in flight and will be counted later. Stalls end with the oldest of these heartbeats, because what a worker
+    did after its own is not known.
     """
     known = list(workers)
+    own_stalls = [[window.stalls for window in windows] for windows in known]
+    until_ms = _reported_until_ms(known) if live else None
     own_seconds = [math.fsum(window.seconds for window in windows) for windows in known]
     span_s = max(own_seconds, default=0.0)
     counts, tally = Counts(), Tally()
@@ -242,12 +245,19 @@ def merge(workers: Iterable[Sequence[WindowResult]], *, live: bool = False) -> M
         tally=tally,
         qps=math.fsum(statement_qps.values()),
         statement_qps=statement_qps,
-        stalls=run_stalls([window.stalls for window in windows] for windows in known),
-        possible_stalls=possible_stalls([window.stalls for window in windows] for windows in known),
+        stalls=run_stalls(own_stalls, until_ms=until_ms),
+        possible_stalls=possible_stalls(own_stalls, until_ms=until_ms),
         surplus=sum(window.surplus for windows in known for window in windows),
         replayed=all_replayed(window.replayed for windows in known for window in windows),
         sent_late=reduce(add, (one.client.sent_late for windows in known for one in windows if one.client), EMPTY),
     )
+
+
+def _reported_until_ms(workers: Iterable[Sequence[WindowResult]]) -> int | None:
+    """Up to when every worker that still measures has reported its stalls. None: none measures any more."""
+    measuring = (windows for windows in workers if any(one.state is WindowState.OPEN for one in windows))
+    reported = ([one.stalls.until_ms for one in windows if one.stalls is not None] for windows in measuring)
+    return min((max(until_ms) for until_ms in reported if until_ms), default=None)
 
 
 def _ended_share(counts: Counts) -> float:
@@ -330,7 +340,7 @@ class WindowRow:
         )
 
     def to_row(self) -> tuple[Any, ...]:
-        return astuple(self)
+        return tuple(getattr(self, name) for name in self.__slots__)
 
     def result(self) -> WindowResult:
         """The window. Raises InvalidMetrics if it is inconsistent."""
@@ -361,7 +371,7 @@ def dump(data: object) -> str:
 def counts_data(result: WindowResult) -> dict[str, Any]:
     statements = result.tally.statements
     return {
-        **asdict(result.counts),
+        **{name: getattr(result.counts, name) for name in Counts.__slots__},
         "statements": {name: ended_data(statement.ended) for name, statement in statements.items()},
         "errors": [
             {

@@ -15,9 +15,11 @@ Terminal states are final, here and in SQL. Phases only go forward.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 
-from loadgen.errors import LoadgenError
+from loadgen.errors import LoadgenError, UsageError
+from loadgen.log import printable
 from loadgen.values import dataclass
 
 CONTROL_WAREHOUSE = "LOADGEN_CONTROL_WH"  # of the control plane, unless another is named
@@ -28,6 +30,27 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def is_id(text: str, longest: int = RUN_ID_MAX) -> bool:
     """Whether the text is a valid id of a run or a worker. It is also the name of a folder."""
     return _ID.fullmatch(text) is not None and len(text) <= longest
+
+
+IDS_SHOWN = 5  # in the message about an ambiguous name
+
+
+def chosen_id(name: str, ids: Sequence[str], *, noun: str, remedy: str) -> str:
+    """The id that equals `name`, or the only one that begins with it. `ids`: those that begin with it, at least the
+    first IDS_SHOWN + 1 in their order. UsageError if there is none, or more than one; `remedy` says what shows them."""
+    if not name:
+        raise UsageError(f"the name of a {noun} is empty", remedy=remedy)
+    if name in ids:
+        return name
+    if not ids:
+        raise UsageError(f"there is no {noun} {printable(name, 100)}", remedy=remedy)
+    if len(ids) > 1:
+        more = ", …" if len(ids) > IDS_SHOWN else ""
+        raise UsageError(
+            f"{printable(name, 100)} is the beginning of several {noun}s: {', '.join(ids[:IDS_SHOWN])}{more}",
+            remedy="Write more of it.",
+        )
+    return ids[0]
 
 
 class RunStatus(StrEnum):

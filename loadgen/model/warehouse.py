@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any
 
+from loadgen.units import DAY_S, HOUR_S
 from loadgen.values import dataclass
 
 # --- Credits per hour of one cluster, by size and kind of warehouse, in a dated table ---------------------------------
@@ -14,7 +15,6 @@ from loadgen.values import dataclass
 SIZES = ("X-Small", "Small", "Medium", "Large", "X-Large", *(f"{number}X-Large" for number in range(2, 7)))
 IDLE_POLL_S = 600.0  # between polls of an idle pool
 LOOK_AWAKE_S = 60.0  # running time of the warehouse per poll: AUTO_SUSPEND of `loadgen setup`, and the minimum billed
-DAY_S = 86_400.0
 _SHORT = {"XS": "X-Small", "S": "Small", "M": "Medium", "L": "Large", "XL": "X-Large", "XXLARGE": "2X-Large"}
 _NAMES = {size.upper().replace("-", ""): size for size in SIZES} | _SHORT | {"XXXLARGE": "3X-Large"}
 _NAMES |= {f"X{number}LARGE": f"{number}X-Large" for number in range(2, 7)}
@@ -69,14 +69,13 @@ def snowflake_rates(cloud: Cloud) -> CreditRates:
     )
 
 
-def credits_per_hour(size: str) -> float | None:
-    """The credits per hour of a standard warehouse of generation 1; None for an unknown size."""
-    return float(2 ** SIZES.index(size)) if size in SIZES else None
+# If the cloud is not known: on Azure generation 2 is cheaper.
+RATES = snowflake_rates(Cloud.AWS)
 
 
 def look_credits_per_day(every_s: float) -> float:
     """The credits per day of an X-Small that a poll of the tables starts at this interval."""
-    return DAY_S / max(every_s, LOOK_AWAKE_S) * LOOK_AWAKE_S / 3600
+    return DAY_S / max(every_s, LOOK_AWAKE_S) * LOOK_AWAKE_S / HOUR_S
 
 
 WarehouseValue = str | int | bool
@@ -103,8 +102,9 @@ def _one_of(*allowed: str) -> Callable[[Any], str]:
     return read
 
 
-def _truth(value: Any) -> bool:
-    return value if isinstance(value, bool) else str(value).strip().lower() in ("true", "y", "yes")
+def truth_shown(value: Any) -> bool:
+    """A truth value of SHOW WAREHOUSES, or of a file."""
+    return value if isinstance(value, bool) else str(value).strip().lower() in ("true", "y", "yes", "on")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ PROPERTIES: Mapping[str, WarehouseProperty] = {
     ),
     "max_concurrency_level": WarehouseProperty(sql=CONCURRENCY, column=CONCURRENCY, read=int),
     "query_acceleration": WarehouseProperty(
-        sql="ENABLE_QUERY_ACCELERATION", column="enable_query_acceleration", read=_truth
+        sql="ENABLE_QUERY_ACCELERATION", column="enable_query_acceleration", read=truth_shown
     ),
 }
 

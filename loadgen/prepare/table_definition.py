@@ -34,7 +34,7 @@ from loadgen.model.workload import (
     Uuid,
 )
 from loadgen.scenario.model import ColumnSpec, Scenario, TableSpec, TableType
-from loadgen.snowflake.ident import Identifier, QualifiedName
+from loadgen.snowflake.ident import Identifier, QualifiedName, text_literal
 from loadgen.values import dataclass
 
 # --- The generator of a column as an SQL expression over N, the row number from 0 -------------------------------------
@@ -111,7 +111,7 @@ def sql_value(parameter: Parameter, draws: SqlRandom) -> str | None:
 
 
 def literal(value: Scalar) -> str:
-    """A value as SQL. Backslashes are doubled as well: they are escape characters in texts of Snowflake."""
+    """A value as SQL."""
     match value:
         case None:
             return "NULL"
@@ -123,7 +123,7 @@ def literal(value: Scalar) -> str:
             exact = f"{Decimal(repr(value)):f}"
             return exact if len(exact.strip("-").replace(".", "")) <= _DIGITS_MAX else _float(value)
         case _:
-            return "'" + value.replace("\\", "\\\\").replace("'", "''") + "'"
+            return text_literal(value)
 
 
 def _float(value: float) -> str:

@@ -13,7 +13,7 @@ from loadgen.log import printable
 from loadgen.metrics.histogram import IntArray
 from loadgen.metrics.percentile import is_supported
 from loadgen.report import formatting
-from loadgen.report.formatting import html, html_whole_ids
+from loadgen.report.formatting import fact_value, html, html_whole_ids, setting_name
 from loadgen.report.page import note, plain_figure, section, short, stroke, table, verdict_page, whole
 from loadgen.report.records import REACH_PARTS, stretches
 from loadgen.report.svg import (
@@ -73,12 +73,17 @@ def differences_text(configuration: Sequence[SettingDifference], indent: str = "
 
 def said(one: SettingDifference, sides: tuple[str, str] = ("A", "B")) -> str:
     """One difference as text: load.connections: 8 → 16."""
-    key, a, b = printable(one.key, 80), value_text(one.a), value_text(one.b)
+    key, a, b = printable(setting_name(one.key), 80), *(value_text(_value_of(one, side)) for side in (one.a, one.b))
     if a is not None and b is not None:
         return f"{key}: {a} → {b}"
     if one.a is not None and one.b is not None:
         return f"{key} changed"
     return f"{key}: only in {sides[one.a is None]}"
+
+
+def _value_of(one: SettingDifference, side: Any) -> Any:
+    """A side of a difference: values of settings are those of a scenario file, where yes is true."""
+    return side if setting_name(one.key) == one.key else fact_value(side)
 
 
 def value_text(value: Any, limit: int = VALUE_MAX) -> str | None:
@@ -212,7 +217,7 @@ SCHEMA_VERSION = 1
 NOT_COMPARABLE = "not comparable"
 NOT_COMPARABLE_EXIT = 2
 
-_UNITS = {Measure.QPS: "1/s", Measure.ERROR_RATE: "share", Measure.MAX_CONCURRENCY: "connections"}
+UNITS: Mapping[Measure, str] = {Measure.QPS: "1/s", Measure.ERROR_RATE: "share", Measure.MAX_CONCURRENCY: "connections"}
 
 
 def comparison_data(comparison: Comparison) -> dict[str, Any]:
@@ -271,7 +276,7 @@ def _change_data(change: MetricChange) -> dict[str, Any]:
     return {
         "statement": change.statement,
         "metric": change.measure.value,
-        "unit": _UNITS.get(change.measure, "ms"),
+        "unit": UNITS.get(change.measure, "ms"),
         "a": formatting.rounded(change.a),
         "b": formatting.rounded(change.b),
         "a_at_least": change.at_least[0],
@@ -371,6 +376,7 @@ def _over_time(
         x=time_axis(max(float(run.series.seconds.sum()) for run in runs)),
         y=linear_axis(max(max(own) for own in known), unit=unit),
         lines=tuple(lines),
+        both_sides=True,
     )
 
 
@@ -410,6 +416,7 @@ def _percentiles(curves: Sequence[Sequence[tuple[float, float]]]) -> Chart:
             for letter, css, curve in zip(LETTERS, COLOURS, curves, strict=True)
         ),
         x_title="percent of statements",
+        both_sides=True,
     )
 
 
@@ -510,7 +517,10 @@ def _configuration_section(configuration: Sequence[SettingDifference]) -> str:
     if not configuration:
         return section("configuration", "Configuration", note("Same scenario, same environment."))
     rows = [
-        [*(whole(text, 500) for text in (one.key, _value(one.a), _value(one.b))), short(_role(one))]
+        [
+            *(whole(text, 500) for text in (setting_name(one.key), _value(one, one.a), _value(one, one.b))),
+            short(_role(one)),
+        ]
         for one in configuration[:DIFFERENCES_MAX]
     ]
     left = len(configuration) - len(rows)
@@ -519,8 +529,8 @@ def _configuration_section(configuration: Sequence[SettingDifference]) -> str:
     return section("configuration", "Configuration", table("what differs", head, rows, words=4), *more)
 
 
-def _value(value: object) -> str:
-    return value_text(value, CELL_VALUE_MAX) or "set"
+def _value(one: SettingDifference, side: object) -> str:
+    return value_text(_value_of(one, side), CELL_VALUE_MAX) or "set"
 
 
 def _role(one: SettingDifference) -> str:

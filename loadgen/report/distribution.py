@@ -60,6 +60,7 @@ def percentile_curve(record: RunRecord) -> str:
         x_title="percent of the samples",
         width=WIDTH,
         height=270,
+        both_sides=True,
     )
     return figure(chart, [(css, html_name(name, 200), "") for name, css, _ in curves], missing=missing)
 
@@ -118,6 +119,7 @@ def histogram_chart(record: RunRecord) -> str:
         x_title="response time, ms",
         width=WIDTH,
         height=270,
+        both_sides=True,
     )
     return figure(chart, [])
 

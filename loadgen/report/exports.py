@@ -39,8 +39,12 @@ from loadgen.units import NS_PER_MS, counted
 # --- junit.xml: for a run, its validity and each threshold; for an experiment and each comparison --------------------
 
 
+UNFINISHED = ("error", "cancelled")  # verdicts
+
+
 def junit_xml(record: RunRecord) -> str:
-    """A run that failed or was stopped is an error; one that is INVALID, or missed a threshold, is a failure."""
+    """A run that failed or was stopped is an error, and a threshold that it leaves undecided is skipped. A run that is
+    INVALID, or did not meet a threshold, is a failure."""
     summary = record.summary
     suite = ElementTree.Element("testsuite", name=f"loadgen.{formatting.xml(str(summary['scenario']), 200)}")
     _properties(suite, record)
@@ -66,7 +70,7 @@ def _properties(suite: ElementTree.Element, record: RunRecord) -> None:
 def _run_case(summary: Mapping[str, Any]) -> ElementTree.Element:
     case = ElementTree.Element("testcase", name="the run was carried through")
     case.set("time", formatting.exact(summary["measured_seconds"]))
-    if summary["verdict"] in ("error", "cancelled"):
+    if summary["verdict"] in UNFINISHED:
         _add_finding(case, "error", summary["status"], summary["exit_reason"])
     return case
 
@@ -81,7 +85,10 @@ def _validity_case(summary: Mapping[str, Any]) -> ElementTree.Element:
 def _threshold_case(threshold: Mapping[str, Any], summary: Mapping[str, Any]) -> ElementTree.Element:
     name = threshold_words(formatting.xml(threshold["check"]), threshold.get("window_seconds"))
     case = ElementTree.Element("testcase", name=name, time="0")
-    if not threshold["passed"]:
+    found = formatting.outcome(threshold, summary)
+    if found == "undecided" and summary["verdict"] in UNFINISHED:
+        _add_finding(case, "skipped", "threshold", formatting.finding(threshold, summary))
+    elif found != "met":
         _add_finding(case, "failure", "threshold", formatting.finding(threshold, summary))
     return case
 
@@ -115,7 +122,7 @@ def _junit_text(suite: ElementTree.Element, seconds: float, started_at: str | No
     suite.set("tests", str(len(cases)))
     suite.set("failures", str(sum(case.find("failure") is not None for case in cases)))
     suite.set("errors", str(sum(case.find("error") is not None for case in cases)))
-    suite.set("skipped", "0")
+    suite.set("skipped", str(sum(case.find("skipped") is not None for case in cases)))
     suite.set("time", formatting.exact(seconds))
     if started_at:
         suite.set("timestamp", formatting.xml(started_at.removesuffix("Z"), 40))
@@ -243,7 +250,7 @@ def _thresholds(summary: Mapping[str, Any]) -> Iterator[str]:
         (
             _OUTCOMES[formatting.outcome(one, summary)],
             markdown(formatting.check(one, NAME_MAX)),
-            formatting.judged(one),
+            formatting.judged(one, summary),
         )
         for one in summary["thresholds"][:STATEMENTS_MAX]
     ]
@@ -318,7 +325,7 @@ def _stages(summary: Mapping[str, Any]) -> Iterator[str]:
         for stage in stages[:STAGES_MAX]
     ]
     if rows:
-        head = ("stage", "load", "measured", "count", "qps", "error rate", *formatting.TIMES.values())
+        head = ("stage", "load", "measured", "succeeded", "qps", "error rate", *formatting.TIMES.values())
         yield _table(head, rows, left=3)
     if len(stages) > STAGES_MAX:
         yield f"{len(stages) - STAGES_MAX} more stages are in report.html."

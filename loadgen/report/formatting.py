@@ -20,6 +20,7 @@ NONE = "–"
 TOO_FEW = "too few samples"
 NOT_MEASURED = "not measured"
 NO_SAMPLES = "no samples"
+NONE_SUCCEEDED = "no statement succeeded"
 OUTCOME_SIGNS = {"met": "✓", "missed": "✗", "undecided": "○"}  # of the outcomes of thresholds
 PERCENTILES = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "p999": "p99.9"}
 TIMES = {**PERCENTILES, "max": "max", "avg": "avg"}  # columns of every table of times: key of summary.json, heading
@@ -34,8 +35,32 @@ def verdict_word(verdict: str) -> str:
     return _VERDICT_WORDS.get(verdict, verdict)
 
 
+def verdict_of_word(word: str) -> str:
+    """The verdict of summary.json that has this word."""
+    return next((verdict for verdict, shown in _VERDICT_WORDS.items() if shown == word), word)
+
+
+_FACT_NAMES = {"driver_lightened": "telemetry of the driver off", "driver_major": "major version of the driver"}
+_ENVIRONMENT = "environment."
+
+
+def fact_name(key: str) -> str:
+    """The name of a fact about the environment, for displays; its key is for JSON."""
+    return _FACT_NAMES.get(key, key.replace("_", " "))
+
+
+def setting_name(key: str) -> str:
+    """The name of a setting, as in a scenario file, or of a fact about the environment."""
+    return fact_name(key.removeprefix(_ENVIRONMENT)) if key.startswith(_ENVIRONMENT) else key
+
+
+def fact_value(value: object) -> object:
+    """The value of a fact: yes and no, other values unchanged."""
+    return ("yes" if value else "no") if isinstance(value, bool) else value
+
+
 CUT_OFF = "cut off"
-CUT_OFF_NOTE = "Cut off: timed out, gave up a lock, cancelled or never sent; in the times as lower bounds (≥)."
+CUT_OFF_NOTE = "Cut off: timed out, gave up a lock, cancelled or skipped; in the times as lower bounds (≥)."
 
 
 def sample_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -175,8 +200,28 @@ def undecided(threshold: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     if threshold.get("not_measured"):
         return NOT_MEASURED
     if threshold["value"] is None:
-        return "" if summary["measured_seconds"] else NO_SAMPLES
+        return _empty(threshold, summary)
     return "" if threshold["passed"] else _open_bound(threshold)
+
+
+_COUNTED = (ThresholdMetric.QPS, ThresholdMetric.ERROR_RATE, ThresholdMetric.ERRORS, ThresholdMetric.QUERIES)
+
+
+def _empty(threshold: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """Why a threshold without a value is undecided; empty: it counts statements, which may be missed with none."""
+    if not summary["measured_seconds"]:
+        return NO_SAMPLES
+    try:
+        check = parse_threshold(threshold["check"])
+    except InvalidThreshold:
+        return ""
+    if check.metric in _COUNTED:
+        return ""
+    found = summary["totals"]
+    if check.statement is not None:
+        stages = {str(stage["name"]): stage for stage in summary.get("stages") or ()}
+        found = stages.get(check.statement) or summary["statements"].get(check.statement, {})
+    return NONE_SUCCEEDED if found.get("failed") and not found.get("succeeded") else NO_SAMPLES
 
 
 def _open_bound(threshold: Mapping[str, Any]) -> str:
@@ -198,14 +243,11 @@ def outcome(threshold: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     return "met" if threshold["passed"] else "undecided" if undecided(threshold, summary) else "missed"
 
 
-def judged(threshold: Mapping[str, Any]) -> str:
-    """The value that a threshold of summary.json was compared with; with a window, it is that of the worst span."""
-    if threshold.get("too_few_samples"):
-        return TOO_FEW
-    if threshold.get("not_measured"):
-        return NOT_MEASURED
+def judged(threshold: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """The value that a threshold of summary.json was compared with, or why there is none; with a window, it is that of
+    the worst span."""
     if threshold["value"] is None:
-        return NO_SAMPLES
+        return undecided(threshold, summary) or NO_SAMPLES
     shown = measured(threshold["check"], threshold["value"])
     shown = bounded(shown, at_least=bool(threshold.get("at_least")), at_most=bool(threshold.get("at_most")))
     return worst(shown, threshold.get("window_seconds"))
@@ -218,7 +260,7 @@ def worst(shown: str, window_s: float | None) -> str:
 
 def finding(threshold: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     """The value of judged(), as words: measured 20.0 ms, worst 20.0 ms, no samples, undecided: too few samples."""
-    value, why = judged(threshold), undecided(threshold, summary)
+    value, why = judged(threshold, summary), undecided(threshold, summary)
     if why:
         return f"undecided: {why}{'' if value == why else f' ({value})'}"
     is_phrase = threshold["value"] is None or threshold.get("window_seconds") is not None

@@ -27,9 +27,8 @@ from loadgen.report.records import (
     spans,
     thin,
 )
-from loadgen.report.run_plan import Corner, level_at, planned_levels, planned_rates
+from loadgen.report.run_plan import Corner, level_at, planned_end_s, planned_levels, planned_rates
 from loadgen.report.svg import (
-    LANE,
     Axis,
     Chart,
     ChartBand,
@@ -38,15 +37,16 @@ from loadgen.report.svg import (
     ChartMarker,
     Point,
     clock,
-    lanes_for,
     linear_axis,
     log_axis,
     time_axis,
+    with_lanes,
 )
 from loadgen.values import dataclass
 
 CHARTED_MAX = 6  # statements with a separate line in charts
 MARKS_MAX = 80
+_RANKS = {EventKind.START: 2, EventKind.STOP: 2, EventKind.LOST: 1}  # events that are marked first
 LANES_MAX = 3  # lines of labels of marks
 LOG_FROM = 25.0  # from this ratio of the highest value to the median on, the axis is logarithmic
 LIMIT_REACH = (
@@ -192,16 +192,17 @@ class Timeline:
 
     def _target(self) -> ChartSeries:
         """The announced number of connections with its ramps; if it is not known, that of the workers."""
-        corners = planned_levels(self._record, float(self._record.seconds[-1].end_s))
+        corners = planned_levels(self._record, planned_end_s(self._record))
         if not corners:
             targets = [one.target for one in self.points]
             return self.track("target", "s3", targets, formatting.count, stepped=True)
         return self._planned("target", "s3", corners, formatting.count)
 
     def _planned(self, name: str, css: str, corners: Sequence[Corner], shown: Format, unit: str = "") -> ChartSeries:
-        end_s = float(self._record.seconds[-1].end_s)  # a run may end before its plan
+        end_s = planned_end_s(self._record)  # statements may still end after it
         drawn = (*(corner for corner in corners if corner[0] < end_s), (end_s, level_at(corners, end_s)))
-        values = [level_at(corners, (point.at_s + point.end_s) / 2) for point in self.points]
+        middles_s = [(point.at_s + point.end_s) / 2 for point in self.points]
+        values = [level_at(corners, at_s) if at_s <= end_s else None for at_s in middles_s]
         return ChartSeries(name=name, css=css, values=values, drawn=drawn, shown=shown, unit=unit)
 
     def failures(self) -> str:
@@ -269,7 +270,18 @@ class Timeline:
         return ChartSeries(name=name, css=css, values=values, drawn=drawn, shown=formatting.ms, unit=" ms", **more)
 
     def marks(self, *, labelled: bool = False) -> tuple[ChartMarker, ...]:
-        return tuple(_mark(event, labelled=labelled) for event in self.events[:MARKS_MAX])
+        return tuple(_mark(event, labelled=labelled) for event in self._marked)
+
+    @property
+    def unmarked(self) -> int:
+        """The number of events without a mark."""
+        return len(self.events) - len(self._marked)
+
+    @property
+    def _marked(self) -> tuple[RunEvent, ...]:
+        """At most MARKS_MAX events in order of time: START and STOP, then lost workers, then the newest."""
+        ranked = sorted(range(len(self.events)), key=lambda place: (_RANKS.get(self.events[place].kind, 0), place))
+        return tuple(self.events[place] for place in sorted(ranked[-MARKS_MAX:]))
 
     def chart(
         self,
@@ -283,9 +295,7 @@ class Timeline:
         labelled: bool = False,
         missing: str = "",
     ) -> str:
-        marks = self.marks(labelled=labelled)
-        lanes = lanes_for(marks, self.axis, width, LANES_MAX) + (1 if labelled and limits else 0)
-        chart = Chart(
+        drawn = Chart(
             chart_id=name,
             title=title,
             description=described(tracks),
@@ -302,12 +312,13 @@ class Timeline:
                 for track in tracks
             ),
             bands=self.bands,
-            marks=marks,
+            marks=self.marks(labelled=labelled),
             limits=tuple(limits),
-            height=height + LANE * (lanes - 1),
+            height=height,
             width=width,
-            lanes=lanes,
+            both_sides=True,
         )
+        chart = with_lanes(drawn, LANES_MAX, 1 if labelled and limits else 0)
         places = [(point.at_s + point.end_s) / 2 for point in self.points]
         shown = [[track.shown(value) for value in track.values] for track in tracks]
         self._hover.add(chart, f"time-{chart.right}", zip(places, map(_moment, self.points), strict=True), shown)

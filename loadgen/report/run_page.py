@@ -56,7 +56,6 @@ EVENTS_OPEN = 12  # longer lists are folded
 CONFIG_MAX = 16_000
 WARNINGS = "warnings"  # key of the environment: warnings about the run
 CREDITS = "credits"  # key of the environment: credits of the warehouse
-FACT_NAMES = {"driver_lightened": "telemetry of the driver off"}
 LEDGER = {"mean": "avg", "p50": "p50", "p95": "p95"}  # columns of server times: key of summary.json, heading
 SENT_ONCE = (
     "The driver sends each measured statement once, because its retries are off. If a session token has expired, it"
@@ -98,7 +97,7 @@ def _words(threshold: Mapping[str, Any]) -> str:
 
 
 def _judged(threshold: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-    value, why = formatting.judged(threshold), formatting.undecided(threshold, summary)
+    value, why = formatting.judged(threshold, summary), formatting.undecided(threshold, summary)
     return value if why in ("", value) else f"{value}, {why}"
 
 
@@ -140,15 +139,13 @@ def _surroundings(environment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Facts about the machine of the load generator."""
     for key, value in sorted(environment.items()):
         if key not in (WARNINGS, CREDITS):
-            yield html(FACT_NAMES.get(key, str(key).replace("_", " ")), 40), _fact(value)
+            yield html(formatting.fact_name(str(key)), 40), _fact(value)
 
 
 def _fact(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         return html(", ".join(map(str, value)))
-    return "" if value is None else html(str(value))
+    return "" if value is None else html(str(formatting.fact_value(value)))
 
 
 def _load(load: Load) -> str:
@@ -271,7 +268,7 @@ def workers(record: RunRecord) -> str:
                 " percentiles may be off by as much",
             ),
             ("paused", formatting.plain_percent(client.get("paused_percent", client.get("gap_percent")))),
-            ("client overhead", _optional_ms(client["overhead_ms"])),
+            ("client overhead, median", _optional_ms(client["overhead_ms"])),
             ("delivered load", _delivered(summary.get("delivered") or {})),
             ("connections", html(login_words(client.get("connections") or {}))),
             *_surroundings(summary["environment"]),
@@ -519,6 +516,11 @@ def _over_time(timeline: Timeline | None) -> str:
         + (timeline.failures() or note("Nothing failed, was skipped or cancelled."))
         + timeline.logins()
         + events(timeline.events)
+        + (
+            note(f"{counted(timeline.unmarked, 'earlier event')} not marked in the charts.")
+            if timeline.unmarked
+            else ""
+        )
         + note(
             "qps and response times are of the statements that ended in each second, of any phase. The first and the"
             " last second have no qps, because only a part of them is known. A point with too few samples for a"
@@ -575,6 +577,7 @@ def _warehouse_chart(record: RunRecord, hover: HoverData, timeline: Timeline | N
         bands=() if timeline is None else timeline.bands,
         marks=() if timeline is None else timeline.marks(),
         height=150,
+        both_sides=True,
     )
     shown = [[track.shown(value) for value in track.values] for track in tracks]
     hover.add(chart, "polls", ((at_s, f"at {clock(at_s)}") for at_s in places), shown)

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain, pairwise
 
-from loadgen.report.records import RunRecord
+from loadgen.report.records import EventKind, RunRecord
+from loadgen.rules.plan import plan_run
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.workload.arrivals import rate_windows
 from loadgen.workload.ramp import initial_connections
 
 Corner = tuple[float, float]  # second since the start of the run, value
+
+
+def planned_end_s(record: RunRecord) -> float:
+    """The end of the planned load: of the plan or of the stored seconds, or STOP, whichever is earliest."""
+    ends_s = [float(record.seconds[-1].end_s)]
+    ends_s += [event.at_s for event in record.events if event.kind is EventKind.STOP]
+    planned_s = None if record.scenario is None else plan_run(record.scenario.load).ends_s
+    return max(min(ends_s if planned_s is None else [*ends_s, planned_s]), 0.0)
 
 
 def planned_levels(record: RunRecord, end_s: float) -> tuple[Corner, ...]:

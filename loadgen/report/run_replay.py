@@ -166,6 +166,7 @@ def arrivals_chart(record: RunRecord, hover: HoverData) -> str:
         y=value_axis([value for one in tracks for value in one.values]),
         lines=tuple(ChartLine(name=one.name, css=one.css, points=one.drawn, filled=one.filled) for one in tracks),
         height=150,
+        both_sides=True,
     )
     shown = [[one.shown(value) for value in one.values] for one in tracks]
     labels = (f"at {clock(span.from_s)}" for span in spans)

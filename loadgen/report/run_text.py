@@ -363,7 +363,7 @@ def _client(client: Mapping[str, Any]) -> Iterator[TextLine]:
         average = "" if mean is None else f", {formatting.ms(mean)} ms on average"
         parts.append(f"wake-up delay {formatting.ms(client['wakeup_p99_ms'])} ms (p99{average})")
     if client["overhead_ms"] is not None:
-        parts.append(f"{formatting.ms(client['overhead_ms'])} ms added to the server's time (median)")
+        parts.append(f"client overhead {formatting.ms(client['overhead_ms'])} ms (median)")
     if parts:
         saturated = "SATURATED" if client["saturated"] else ""
         yield TextLine(f"client: {', '.join(parts)}{saturated and f'; {saturated}'}", saturated, "yellow", indent=8)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from html import unescape
 from itertools import groupby, pairwise
 
@@ -23,6 +24,7 @@ LANE = 12  # height of a line of labels above the plot
 NOTE_WIDTH = 6.4  # maximum width of a character in a small label
 LIMIT_WIDTH = 7.0  # maximum width of a character in a label of a limit, which is bold
 LIMIT_GAP = 14  # between two labels of limits above the plot
+LINE_ROOM = 1.0  # between a label of a limit and a line
 PLACE_STEP = 12  # between two places that are tried for a label
 TICK_WIDTH = 7.4  # maximum width of a character in a label of an axis, or in a name
 ABOVE, BELOW = "↑ above the chart: ", "↓ below the chart: "  # before the label of a limit beyond the axis
@@ -115,7 +117,7 @@ class Chart:
     lanes: int = 1  # lines of labels of marks above the plot
     left: int = LEFT  # room for the labels of the y axis
     names_width: int = RIGHT  # room for the names of lines
-    both_sides: bool = False  # labels of the y axis on the right, too: for a chart of which only the end may be visible
+    both_sides: bool = False  # labels of the y axis on the right, too: for a chart of which only a part may be visible
 
     @property
     def top(self) -> int:
@@ -123,8 +125,17 @@ class Chart:
 
     @property
     def right(self) -> int:
-        has_labels = self.both_sides or any(line.name for line in self.lines)
-        return self.width - (self.names_width if has_labels else MARGIN)
+        names = self.names_width if any(line.name for line in self.lines) else 0
+        return self.width - (names + self._right_ticks or MARGIN)
+
+    @property
+    def names_at(self) -> int:
+        """Where the names of lines begin."""
+        return self.right + 6 + self._right_ticks
+
+    @property
+    def _right_ticks(self) -> int:
+        return LEFT if self.both_sides else 0
 
     @property
     def bottom(self) -> int:
@@ -260,15 +271,16 @@ def _marks(chart: Chart) -> Iterator[str]:
             yield f'<text class="note {mark.css}" x="{_n(x + 3)}" y="{y}">{mark.label}</text>'
 
 
-def lanes_for(marks: Sequence[ChartMarker], x: Axis, width: int, most: int) -> int:
-    """The number of lines of labels that these marks need above a plot, at most `most`."""
+def with_lanes(chart: Chart, most: int, more: int = 0) -> Chart:
+    """The chart with the lines of labels above the plot that its marks need, at most `most`, and `more` for others."""
     ends = [-math.inf]
-    for mark in (mark for mark in marks if mark.label):
-        at = LEFT + x.part(mark.at) * (width - RIGHT - LEFT)
+    for mark in (mark for mark in chart.marks if mark.label):
+        at = chart.px(mark.at)
         lane = next((lane for lane, taken in enumerate(ends) if at >= taken), len(ends))
         ends += [-math.inf] if lane == len(ends) else []
         ends[lane] = _label_end(at, mark)
-    return min(len(ends), most)
+    lanes = min(len(ends), most) + more
+    return replace(chart, lanes=lanes, height=chart.height + LANE * (lanes - 1))
 
 
 def _label_end(at: float, mark: ChartMarker) -> float:
@@ -279,9 +291,10 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 def _limits(chart: Chart) -> Iterator[str]:
-    """Lines, each with its label where it covers neither data nor another label, the rightmost such place. Without
-    one, and for a limit beyond the axis, the label is above the plot; beyond the axis it has an arrow and no line."""
-    taken = [*_band_labels(chart)]
+    """Lines, each with its label where it covers neither data nor a mark, another line or another label, the rightmost
+    such place. Without one, and for a limit beyond the axis, the label is above the plot; beyond the axis it has an
+    arrow and no line."""
+    taken = [*_band_labels(chart), *_mark_lines(chart), *_limit_lines(chart)]
     above = float(chart.right)
     for limit in chart.limits:
         y, (start, end) = chart.py(limit.value), _span_px(chart, limit)
@@ -328,6 +341,20 @@ def _band_labels(chart: Chart) -> Iterator[Box]:
     for band in chart.bands:
         left = chart.px(band.start)
         yield left, float(chart.top), left + NOTE_WIDTH * len(unescape(band.label)) + 8, chart.top + 14.0
+
+
+def _mark_lines(chart: Chart) -> Iterator[Box]:
+    for mark in chart.marks:
+        x = chart.px(mark.at)
+        yield x - LINE_ROOM, float(chart.top), x + LINE_ROOM, float(chart.bottom)
+
+
+def _limit_lines(chart: Chart) -> Iterator[Box]:
+    """The lines of limits. A label begins below its own line, or ends above it."""
+    for limit in chart.limits:
+        if chart.y.low <= limit.value <= chart.y.high:
+            y, (start, end) = chart.py(limit.value), _span_px(chart, limit)
+            yield start, y - LINE_ROOM, end, y + LINE_ROOM
 
 
 def _overlap(one: Box, other: Box) -> bool:
@@ -388,7 +415,7 @@ def _names(chart: Chart) -> Iterator[str]:
         places.append(max(y, places[-1] + LABEL_GAP if places else chart.top + 6.0))
     over = max(places[-1] - chart.bottom, 0.0) if places else 0.0
     for (_, line), y in zip(ends, places, strict=True):
-        yield f'<text class="name {line.css}" x="{chart.right + 6}" y="{_n(y - over)}" dy=".32em">{line.name}</text>'
+        yield f'<text class="name {line.css}" x="{chart.names_at}" y="{_n(y - over)}" dy=".32em">{line.name}</text>'
 
 
 def _dots(chart: Chart) -> Iterator[str]:

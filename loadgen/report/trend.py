@@ -11,11 +11,11 @@ from typing import Any
 from loadgen.clock import utc_iso
 from loadgen.log import printable
 from loadgen.report import formatting
-from loadgen.report.compare import said, unit
+from loadgen.report.compare import UNITS, said, unit
 from loadgen.report.formatting import html, html_whole_ids
 from loadgen.report.page import note, number, plain_figure, section, short, table, verdict_page, whole
 from loadgen.report.run_text import UNLIMITED_WIDTH
-from loadgen.report.svg import LANE, Axis, Chart, ChartDot, ChartLine, ChartMarker, lanes_for, linear_axis
+from loadgen.report.svg import Axis, Chart, ChartDot, ChartLine, ChartMarker, linear_axis, with_lanes
 from loadgen.rules.comparability import Measure, Subject
 from loadgen.rules.trend import (
     RUNS_MIN,
@@ -95,9 +95,11 @@ def series_text(trend: Trend) -> str:
 def key_text(trend: Trend) -> str:
     """The common properties of the runs."""
     key = trend.runs[-1].key
+    off = key.driver_lightened  # as it usually is
+    telemetry = "" if off is True else f" ({formatting.fact_name('driver_lightened')}: {formatting.fact_value(off)})"
     parts = [
         "same settings",
-        f"driver {key.driver_major}.x{'' if key.driver_lightened else ', not lightened'}",
+        f"driver {key.driver_major}.x{telemetry}",
         f"{key.workers} worker{'s' if key.workers > 1 else ''}",
         f"{key.cores} cores" if key.cores else "cores not known",
         *([f"warehouse {printable(key.warehouse_size, 40)}"] if key.warehouse_size else []),
@@ -179,7 +181,9 @@ def _changes(trend: Trend) -> Iterator[str]:
         yield f"  {run.started:%Y-%m-%d %H:%M}  {run.run_id}"
         yield from (f"    {_step(step)}" for step in together)
         facts = trend.changed_at(start)
-        differences = [f"{printable(name, 60)} {_fact(a)} → {_fact(b)}" for name, (a, b) in facts.items()]
+        differences = [
+            f"{printable(formatting.setting_name(name), 60)} {_fact(a)} → {_fact(b)}" for name, (a, b) in facts.items()
+        ]
         more = f" and {len(differences) - FACTS_SHOWN} more" if len(differences) > FACTS_SHOWN else ""
         yield f"    also changed: {', '.join(differences[:FACTS_SHOWN]) or 'no recorded fact'}{more}"
 
@@ -258,7 +262,7 @@ def change_phrase(step: ConfirmedChange) -> str:
 
 
 def count_phrase(left_out: Mapping[str, int]) -> str:
-    """Counts as text: 2 are INVALID, 1 is FAILED."""
+    """Counts as text: 2 are INVALID, 1 has the verdict error."""
     return ", ".join(
         f"{count} {why if count > 1 else why.replace('are ', 'is ', 1).replace('have ', 'has ', 1)}"
         for why, count in sorted(left_out.items())
@@ -268,9 +272,6 @@ def count_phrase(left_out: Mapping[str, int]) -> str:
 def amount(measure: Measure, change: float, *, at_least: bool = False) -> str:
     """A change with its sign and unit."""
     return f"{'at least ' if at_least else ''}{100 * change:+.1f} {unit(measure)}"
-
-
-_UNITS = {Measure.QPS: "per second", Measure.ERROR_RATE: "share", Measure.MAX_CONCURRENCY: "connections"}
 
 
 def trend_data(trend: Trend, last: int) -> dict[str, Any]:
@@ -303,7 +304,7 @@ def _track_data(trend: Trend, track: MetricTrend, first: int) -> dict[str, Any]:
     return {
         "statement": track.statement,
         "metric": track.measure.value,
-        "unit": _UNITS.get(track.measure, "ms"),
+        "unit": UNITS.get(track.measure, "ms"),
         "values": values[first:],
         "at_least": at_least[first:],  # which values are lower bounds
         "usual": formatting.rounded(usual(track)),
@@ -455,25 +456,23 @@ def chart_of(trend: Trend, track: MetricTrend, chart_id: str, last: int) -> Char
         for side in (0, 1)
     ]
     heights = [y for line in (values, *bounds) for _, y in line if y is not None]
-    dates, marks = _dates(trend, first), tuple(_marks(trend, track, first))
-    lanes = lanes_for(marks, dates, WIDTH, LANES_MAX)
-    return Chart(
+    chart = Chart(
         chart_id=chart_id,
         title=html(track.name, 200),
         description="One value per run, oldest first, with the usual range.",
-        x=dates,
+        x=_dates(trend, first),
         y=linear_axis(max(heights, default=1.0) * 1.05 or 1.0, unit=_AXIS_UNITS.get(track.measure, " ms")),
         lines=(
             *(ChartLine(name="", css="s5", points=bound) for bound in bounds),
             ChartLine(name="", css="s1", points=values),
         ),
         both_sides=True,
-        marks=marks,
+        marks=tuple(_marks(trend, track, first)),
         width=WIDTH,
-        height=HEIGHT + LANE * (lanes - 1),
-        lanes=lanes,
+        height=HEIGHT,
         dots=tuple(_dots(trend, track, first, factor)),
     )
+    return with_lanes(chart, LANES_MAX)
 
 
 def _dates(trend: Trend, first: int) -> Axis:
@@ -539,7 +538,9 @@ def _dots(trend: Trend, track: MetricTrend, first: int, factor: float) -> Iterat
 def _change_table(trend: Trend) -> str:
     def row(step: ConfirmedChange) -> list[str]:
         run, facts = trend.runs[step.start], trend.changed_at(step.start).items()
-        with_it = "; ".join(f"{name}: {a or 'not known'} → {b or 'not known'}" for name, (a, b) in facts)
+        with_it = "; ".join(
+            f"{formatting.setting_name(name)}: {a or 'not known'} → {b or 'not known'}" for name, (a, b) in facts
+        )
         change = amount(step.track.measure, step.change, at_least=step.shift.at_least)
         return [
             short(step.track.name, 200),

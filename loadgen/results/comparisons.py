@@ -23,8 +23,10 @@ from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import CustomMetrics, read_custom_metrics
 from loadgen.metrics.window import WindowResult, merge
 from loadgen.model.experiment import ExperimentMetric
-from loadgen.model.run import Phase
+from loadgen.model.run import Phase, RunStatus
 from loadgen.report.experiment import RUNNING, ExperimentFacts, experiment_document, with_metering
+from loadgen.report.formatting import setting_name
+from loadgen.results.run_details import outcome_word
 from loadgen.results.run_record import stored_windows
 from loadgen.results.stored_summary import parse_config, parse_summary, read_summary
 from loadgen.rules.bootstrap import SecondSeries
@@ -139,7 +141,7 @@ def _reasons(a: _Known, b: _Known, found: Sequence[SettingDifference]) -> tuple[
     if any(one.key == MODE for one in found):
         reasons.append("response times of different load modes have different meanings")
     if forbidding:
-        keys = ", ".join(one.key for one in forbidding)
+        keys = ", ".join(setting_name(one.key) for one in forbidding)
         reasons.append(f"they differ in {keys if len(forbidding) <= KEYS_NAMED else f'{len(forbidding)} settings'}")
     return tuple(reasons)
 
@@ -310,8 +312,11 @@ def read_trend(session: ControlSession, retries: RetryPolicy, scenario: str, unt
 
 def _left_out(result: ScenarioResult, summary: Mapping[str, Any] | None) -> str:
     """Why a run is in no series; empty: it is in one."""
-    if result.status != "COMPLETED":
-        return f"are {result.status}"
+    if result.status != RunStatus.COMPLETED:
+        status = next((known for known in RunStatus if known == result.status), None)
+        if status is None:
+            return f"are {result.status}"
+        return f"{'have the verdict' if status.is_terminal else 'are'} {outcome_word(status)}"
     if why_not_comparable("", "", result.status, summary) is None:
         return ""
     if summary is None or summary["validity"]["valid"]:

@@ -143,7 +143,13 @@ def _find_max(written: str | None) -> Any:
 
 
 def _leader(holder: LeaseHolder) -> dict[str, Any]:
-    return {"owner": holder.owner, "term": holder.epoch, "lease_left_ms": holder.remaining_ms}
+    # `term` is the name that `epoch` had; scripts may read it.
+    return {
+        "owner": holder.owner,
+        "epoch": holder.epoch,
+        "term": holder.epoch,
+        "lease_left_ms": holder.remaining_ms,
+    }
 
 
 def _worker(row: HeartbeatRow) -> dict[str, Any]:
@@ -214,11 +220,16 @@ def lasted(run: Run, now: datetime) -> str:
 
 def outcome(run: Run) -> str:
     """The verdict of an ended run as people read it, or the status of another."""
-    if run.status is RunStatus.FAILED and run.verdict is None:
+    return outcome_word(run.status, run.verdict)
+
+
+def outcome_word(status: RunStatus, verdict: str | None = None) -> str:
+    """The word of outcome() for a status, and the verdict if it is known."""
+    if status is RunStatus.FAILED and verdict is None:
         return "error"
-    if run.status.is_terminal:
-        return verdict_word(run.verdict or run.status.value.lower())
-    return "stopping" if run.status is RunStatus.CANCELLING else run.status.value.lower()
+    if status.is_terminal:
+        return verdict_word(verdict or status.value.lower())
+    return "stopping" if status is RunStatus.CANCELLING else status.value.lower()
 
 
 def _pace(run: Run, figures: RunFigures | None) -> str:

@@ -16,8 +16,8 @@ Each worker is judged in each stage, or step of a search: a busy minute must not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
 
 from loadgen.metrics.window import ClientResourceUse
 from loadgen.model.threshold import Operator, ThresholdCheck, ThresholdMetric
@@ -180,6 +180,18 @@ class ClientHealth:
         if self.stolen_cores is None or self.cores is None or self.stolen_cores < STOLEN_FRACTION * self.cores:
             return None
         return self.stolen_cores
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientHealthByScope:
+    """The worst health of any worker in the run, and in each stage that thresholds refer to."""
+
+    run: ClientHealth
+    stages: Mapping[str, ClientHealth] = field(default_factory=dict)
+
+    def of(self, subject: str | None) -> ClientHealth:
+        """The health that bears on a threshold about a stage; about a statement, or all of them: that of the run."""
+        return self.run if subject is None else self.stages.get(subject, self.run)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

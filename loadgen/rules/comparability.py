@@ -65,7 +65,7 @@ class RunConditions:
 def why_not_comparable(letter: str, run_id: str, status: str, summary: Mapping[str, Any] | None) -> str | None:
     """Why this run cannot be compared with any; None: it can."""
     if status != "COMPLETED":
-        return f"{letter} ({run_id}) is {status}, and not COMPLETED"
+        return f"{letter} ({run_id}) has the status {status}, and not COMPLETED"
     if summary is None:
         return f"{letter} ({run_id}) has no result"
     if not summary["validity"]["valid"]:

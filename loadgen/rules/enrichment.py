@@ -94,7 +94,9 @@ def reasons_of(
     """Why not every logged statement is enriched; the most certain reasons come first."""
     missing = (dropped, "did not reach the query log: more than query_log.max_rows, or it could not be written")
     return tuple(
-        f"{counted(count, 'statement')} {why}" for count, why in (missing, *_reasons(tally, transactions, hybrid)) if count
+        f"{counted(count, 'statement')} {why}"
+        for count, why in (missing, *_reasons(tally, transactions, hybrid))
+        if count
     ) or (() if tally else ("the query log kept no statement",))
 
 
@@ -120,8 +122,8 @@ def _reasons(
     )
     yield (
         _sum(row for row in missing if row.statement_name in hybrid),
-        "touched only hybrid tables and did not appear in the history, which keeps the slow ones of their kind: the times"
-        " below are not typical",
+        "touched only hybrid tables and did not appear in the history, which keeps the slow ones of their kind: the"
+        " times below are not typical",
     )
     yield (
         _sum(row for row in missing if row.statement_name not in hybrid),

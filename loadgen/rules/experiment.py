@@ -17,7 +17,7 @@ import numpy as np
 
 from loadgen.log import printable
 from loadgen.model.experiment import Decision, ExperimentEnding, ExperimentMetric, ExperimentMetricKind
-from loadgen.model.warehouse import SIZES, WarehouseKind, WarehouseValue
+from loadgen.model.warehouse import SIZES
 from loadgen.rules.confidence import (
     ABOVE,
     BELOW,
@@ -28,9 +28,14 @@ from loadgen.rules.confidence import (
     judge,
     minimum_detectable_difference,
 )
-from loadgen.rules.price import BILLED_MIN_S, HOUR_S
+from loadgen.rules.price import (
+    PlannedWarehouse,
+    planned_warehouse,
+    standard_warehouse,
+    worst_case_credits,
+)
 from loadgen.rules.scenario_plan import SHOWN_SIZES, CostEstimate, ScenarioPlan, format_span, plan
-from loadgen.scenario.experiment import ExperimentFile, LoadedExperiment
+from loadgen.scenario.experiment import ArmSection, ExperimentFile, LoadedExperiment
 from loadgen.scenario.model import Scenario
 from loadgen.units import counted
 from loadgen.values import dataclass
@@ -89,6 +94,11 @@ def design_of(file: ExperimentFile) -> ExperimentDesign:
         seed=file.seed,
         has_limits=bool(file.limits),
     )
+
+
+def makes_warehouse(arm: ArmSection) -> bool:
+    """Whether the experiment creates the warehouse of the arm."""
+    return arm.warehouse is not None and arm.warehouse.create
 
 
 def block_order(design: ExperimentDesign, block: int) -> tuple[str, ...]:
@@ -372,32 +382,33 @@ def plan_experiment(
 def _credits(
     file: ExperimentFile, scenarios: Mapping[str, Scenario], costs: Mapping[str, CostEstimate], measurements: int
 ) -> PlannedCredits:
-    worst_h = {name: measurements * max(cost.longest_s, BILLED_MIN_S) / HOUR_S for name, cost in costs.items()}
-    rates = {name: rate for name in costs if (rate := _rate(file, name, file.arms[name].settings.get("size")))}
-    loads = {name: scenarios[name].load for name in costs}
-    planned_h = {
-        name: max(load.warmup_s + (load.duration_s or 0.0), BILLED_MIN_S) / HOUR_S for name, load in loads.items()
-    }
-    known = {name: rates[name] * worst_h[name] for name in rates}
+    rates = file.price.table
+    worst, planned = {}, {}
+    for name, cost in costs.items():
+        warehouse, load = _warehouse(file.arms[name], None), scenarios[name].load
+        each = worst_case_credits(warehouse, cost.longest_s, rates)
+        once = worst_case_credits(warehouse, load.warmup_s + (load.duration_s or 0.0), rates)
+        if each is not None and once is not None:
+            worst[name], planned[name] = measurements * each, once
     by_size = {}
-    for size in SIZES[:SHOWN_SIZES] if len(known) < len(costs) else ():
-        others = [(_rate(file, name, size) or 0.0) * worst_h[name] for name in costs if name not in known]
-        by_size[size] = math.fsum([*known.values(), *others])
+    for size in SIZES[:SHOWN_SIZES] if len(worst) < len(costs) else ():
+        others = [
+            worst_case_credits(_warehouse(file.arms[name], size), cost.longest_s, rates) or 0.0
+            for name, cost in costs.items()
+            if name not in worst
+        ]
+        by_size[size] = math.fsum([*worst.values(), *(measurements * each for each in others)])
     return PlannedCredits(
-        by_arm=known,
+        by_arm=worst,
         by_size=by_size,
-        block=None if by_size else math.fsum(rates[name] * planned_h[name] for name in rates),
+        block=None if by_size else math.fsum(planned.values()),
         accelerated=tuple(name for name in costs if file.arms[name].settings.get("query_acceleration")),
     )
 
 
-def _rate(file: ExperimentFile, arm: str, size: WarehouseValue | None) -> float | None:
-    """Credits per hour of the arm's warehouse with all its clusters, at this size; None: not known."""
-    settings = file.arms[arm].settings
-    kind = WarehouseKind.GEN2 if settings.get("generation") == "2" else WarehouseKind.GEN1
-    each = file.price.table.of(None if size is None else str(size), kind)
-    clusters = max(int(settings.get("min_clusters", 1)), int(settings.get("max_clusters", 1)))
-    return None if each is None else each * clusters
+def _warehouse(arm: ArmSection, size: str | None) -> PlannedWarehouse | None:
+    """The warehouse of an arm, if an existing one has this size."""
+    return planned_warehouse(arm.settings, standard_warehouse(size), is_made=makes_warehouse(arm))
 
 
 def experiment_plan_text(plan: ExperimentPlan) -> str:

@@ -1,7 +1,7 @@
-"""The cost of a measurement, estimated from polls of its warehouse (rate × clusters × seconds), and as metered. Pure.
+"""The cost of a measurement: in the worst case, by the polls of its warehouse, and as metered. Pure.
 
-The state of a sample is assumed to last until the next one; that of the first sample also holds before it. Snowflake's
-metering views have the billed credits hours later.
+Estimates are rate × clusters × seconds. The state of a sample is assumed to last until the next one; that of the first
+sample also holds before it. Snowflake's metering views have the billed credits hours later.
 """
 
 from __future__ import annotations
@@ -13,11 +13,69 @@ from itertools import pairwise
 from typing import Any
 
 from loadgen.clock import utc_iso
-from loadgen.model.warehouse import CreditRates, WarehouseKind
+from loadgen.model.warehouse import CreditRates, WarehouseKind, WarehouseValue, clusters_shown, kind_shown
+from loadgen.units import HOUR_S
 from loadgen.values import dataclass
 
 BILLED_MIN_S = 60.0  # for each start
-HOUR_S = 3600.0
+
+# --- The worst case, before a measurement ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedWarehouse:
+    """A warehouse, as far as it is known before a measurement."""
+
+    size: str | None  # None: not known
+    kinds: tuple[WarehouseKind, ...]  # more than one if it is not known which; the highest rate counts
+    clusters_max: int
+
+
+def standard_warehouse(size: str | None) -> PlannedWarehouse:
+    """One cluster of a generation that is not known: the generation of a new warehouse depends on the account."""
+    return PlannedWarehouse(size=size, kinds=(WarehouseKind.GEN1, WarehouseKind.GEN2), clusters_max=1)
+
+
+NEW_WAREHOUSE = standard_warehouse("X-Small")  # by Snowflake's defaults
+
+
+def shown_warehouse(shown: Mapping[str, Any]) -> PlannedWarehouse:
+    """The warehouse of a row of SHOW WAREHOUSES."""
+    size, (_, clusters_max) = shown.get("size"), clusters_shown(shown)
+    kinds = (kind_shown(shown),)
+    return PlannedWarehouse(size=None if size is None else str(size), kinds=kinds, clusters_max=clusters_max)
+
+
+def planned_warehouse(
+    settings: Mapping[str, WarehouseValue], shown: PlannedWarehouse | None, *, is_made: bool
+) -> PlannedWarehouse | None:
+    """A warehouse with these settings. `shown`: its current state; None: not known. `is_made`: it is created with
+    these settings, whatever is shown."""
+    before = NEW_WAREHOUSE if is_made else shown
+    if before is None:
+        return None
+    kinds = {"1": (WarehouseKind.GEN1,), "2": (WarehouseKind.GEN2,)}
+    size = settings.get("size", before.size)
+    return PlannedWarehouse(
+        size=None if size is None else str(size),
+        kinds=kinds.get(str(settings.get("generation")), before.kinds),
+        clusters_max=max(int(settings.get("max_clusters", before.clusters_max)), int(settings.get("min_clusters", 1))),
+    )
+
+
+def worst_case_credits(warehouse: PlannedWarehouse | None, lasting_s: float, rates: CreditRates) -> float | None:
+    """The most credits of one measurement: all clusters for this time, and at least for the billed minimum. None: not
+    known."""
+    if warehouse is None:
+        return None
+    known = [rates.of(warehouse.size, kind) for kind in warehouse.kinds]
+    highest = max((rate for rate in known if rate is not None), default=None)
+    if highest is None:
+        return None
+    return highest * warehouse.clusters_max * max(lasting_s, BILLED_MIN_S) / HOUR_S
+
+
+# --- By polls of the warehouse ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

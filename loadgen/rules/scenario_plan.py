@@ -9,9 +9,10 @@ from typing import Any
 
 from loadgen.log import printable
 from loadgen.model.run import CONTROL_WAREHOUSE, worker_share
-from loadgen.model.warehouse import SIZES, credits_per_hour
+from loadgen.model.warehouse import RATES, SIZES, WarehouseKind
 from loadgen.model.workload import Sharding
 from loadgen.rules.find_max import FindMaxCap, find_max_cap
+from loadgen.rules.price import NEW_WAREHOUSE, standard_warehouse, worst_case_credits
 from loadgen.scenario.document import Document, KeyPath, YamlNode, dotted, scalar_text, walk
 from loadgen.scenario.file import ScenarioFile, ShardingSection
 from loadgen.scenario.generators import GENERATORS
@@ -33,7 +34,6 @@ from loadgen.units import counted, format_duration_s, format_rate_per_second
 from loadgen.values import dataclass
 from loadgen.workload.arrivals import planned_arrivals, rate_windows
 
-MINIMUM_BILLED_S = 60.0  # each time a warehouse starts
 SHOWN_SIZES = 5  # of warehouses, in the list of costs
 
 
@@ -67,11 +67,11 @@ class TablePreparation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostEstimate:
-    """An upper limit, because sizes and suspending are not known without a connection."""
+    """An upper limit in credits, because sizes, generations and suspending are not known without a connection."""
 
     longest_s: float
     by_size: tuple[tuple[str, float], ...]
-    control: float
+    control: float  # of an X-Small control warehouse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,11 +248,11 @@ def _shares(scenario: Scenario) -> list[StatementShare]:
 
 def _cost(scenario: Scenario, cap: FindMaxCap | None) -> CostEstimate:
     lasting_s = longest_s(scenario, cap)
-    hours = max(lasting_s, MINIMUM_BILLED_S) / 3600
+    by_size = {size: worst_case_credits(standard_warehouse(size), lasting_s, RATES) for size in SIZES[:SHOWN_SIZES]}
     return CostEstimate(
         longest_s=lasting_s,
-        by_size=tuple((size, hours * (credits_per_hour(size) or 0.0)) for size in SIZES[:SHOWN_SIZES]),
-        control=hours,
+        by_size=tuple((size, credits or 0.0) for size, credits in by_size.items()),
+        control=worst_case_credits(NEW_WAREHOUSE, lasting_s, RATES) or 0.0,
     )
 
 
@@ -471,8 +471,9 @@ def _cost_text(cost: CostEstimate | None) -> list[str]:
     return [
         f"At most, in credits by the size of the warehouse: {sizes}.",
         f"Plus {cost.control:.2f} for the control warehouse, if it is X-Small.",
-        f"Assumed: one cluster of a standard warehouse at 1 credit per hour for X-Small, twice that for each size up, "
-        f"running for {format_span(cost.longest_s)}; costs of preparing and of idling until it suspends are added.",
+        f"Assumed: one cluster of a standard warehouse of generation 2, at {RATES.of('X-Small', WarehouseKind.GEN2):g}"
+        " credits per hour for X-Small and twice that for each size up (generation 1: 1 credit), running for"
+        f" {format_span(cost.longest_s)}; costs of preparing and of idling until it suspends are added.",
     ]
 
 

@@ -54,6 +54,7 @@ class Checked:
     undecided: bool = False  # the threshold may have been met, but does not count as passed
     too_few: str = ""  # the reason, if there are too few samples to decide it
     unmeasured: str = ""  # the reason, if its metric was not measured
+    none_succeeded: bool = False  # there is no value, because every statement failed
     default: bool = False  # added because the scenario has no threshold on errors
     window_s: float | None = None  # the value is of the worst span of this length; None: of the whole measurement
 
@@ -86,7 +87,9 @@ def check_threshold(check: ThresholdCheck, merged: MergedWindows, *, default: bo
         why = f"undecided: no worker reported stalls, which {check.text} needs"
         return Checked(check=check.text, value=None, passed=False, undecided=True, unmeasured=why)
     if found is None:
-        return Checked(check=check.text, value=None, passed=False, default=default)
+        ended = tally_of(check, merged).ended
+        only_failed = ended.failed > 0 and not ended.succeeded
+        return Checked(check=check.text, value=None, passed=False, none_succeeded=only_failed, default=default)
     at_low, at_high = compare(check, found.low), compare(check, found.high)
     passed = at_low and at_high
     undecided = not passed and (at_low or at_high or found.low < check.limit < found.high)

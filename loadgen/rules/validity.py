@@ -19,7 +19,7 @@ from loadgen.metrics.connections import ConnectionTime
 from loadgen.metrics.window import MergedWindows, WindowResult
 from loadgen.model.counts import Counts
 from loadgen.model.threshold import ThresholdCheck, ThresholdMetric
-from loadgen.rules.client_health import ClientHealth, ClientVerdict, client_share
+from loadgen.rules.client_health import ClientHealth, ClientHealthByScope, ClientVerdict, client_share
 from loadgen.rules.plan import RunPlan
 from loadgen.rules.thresholds import Checked, tally_of
 from loadgen.scenario.model import Threshold
@@ -80,7 +80,7 @@ class Portion:
         return 100 * self.missing > (100 - percent) * self.planned
 
     def logs_in_more_than(self, percent: int) -> bool:
-        """Were logins more than this share of the planned time? A cancelled stage that workers began has no plan."""
+        """Were logins more than this share of the planned time?"""
         return 100 * self.logging_in > percent * self.planned > 0
 
     def is_overloaded(self, percent: int) -> bool:
@@ -160,7 +160,7 @@ def delivered_connections(
         own = _time(windows.get(worker_id, ()), step_id)
         missing_ms = own.planned_ms - own.delivered_ms + max(0, plan_ms - own.planned_ms)
         found[worker_id, step_id] = Portion(
-            planned=plan_ms, missing=min(missing_ms, plan_ms), logging_in=own.logging_in_ms
+            planned=plan_ms, missing=min(missing_ms, plan_ms), logging_in=min(own.logging_in_ms, plan_ms)
         )
     return found
 
@@ -202,14 +202,16 @@ def _time(windows: Sequence[WindowResult], step_id: int | None) -> ConnectionTim
 # --- too little load -------------------------------------------------------------------------------------------------
 
 
-def shortfalls(delivered: Delivered | None) -> list[str]:
-    """Why too little load makes a run invalid: windows, workers, amounts. Empty: everything was delivered."""
+def shortfalls(delivered: Delivered | None, *, has_failed: bool = False) -> list[str]:
+    """Why too little load makes a run invalid: windows, workers, amounts. Empty: everything was delivered.
+    `has_failed`: a threshold was certainly missed, so it does not matter that none limits some response times."""
     if delivered is None:
         return ["it is not known how much of the planned load was delivered"]
     missing = list(_missing(delivered))
     time = delivered.connections
     unopened = [] if time is None else _unopened(replace(time, because="") if missing else time)
-    return [*missing, *unopened, *_overloaded(delivered), *_logging_in(time or delivered)]
+    overloaded = () if has_failed else _overloaded(delivered)
+    return [*missing, *unopened, *overloaded, *_logging_in(time or delivered)]
 
 
 def _missing(delivered: Delivered) -> Iterator[str]:
@@ -294,7 +296,7 @@ def _worst_place(delivered: Delivered, name: str) -> tuple[Portion, str]:
     places = [(delivered.run, "")]
     if len(delivered.windows) > 1:
         places += [(one, f" of {delivered.window_word} {step_id}") for step_id, one in delivered.windows.items()]
-    return max(places, key=lambda place: getattr(place[0], name) / max(1, place[0].planned))
+    return max(places, key=lambda place: getattr(place[0], name) / (place[0].planned or math.inf))
 
 
 def _login_time(portion: Portion, where: str) -> str:
@@ -334,6 +336,7 @@ class Evidence:
     lost_workers: tuple[str, ...] = ()
     gaps: tuple[str, ...] = ()  # what is missing from the record, or does not add up
     disturbances: tuple[str, ...] = ()  # of the warehouse, by another run or by a change of its model
+    aborted: bool = False  # by a threshold, which was certainly missed
 
 
 def invalid_reasons(evidence: Evidence) -> list[str]:
@@ -343,7 +346,7 @@ def invalid_reasons(evidence: Evidence) -> list[str]:
     reasons += list(evidence.gaps)
     reasons += list(evidence.disturbances)
     reasons += list(evidence.client.invalid)
-    reasons += shortfalls(evidence.delivered)
+    reasons += shortfalls(evidence.delivered, has_failed=evidence.aborted)
     samples = merged.counts.succeeded + merged.counts.failed
     if samples < SAMPLES_MIN:
         reasons.append(f"too few samples: {samples} statements ended, at least {SAMPLES_MIN} are needed")
@@ -367,7 +370,7 @@ def surplus_warnings(merged: MergedWindows, *, replay: bool) -> list[str]:
 def undecided(
     thresholds: Sequence[Threshold],
     checked: Sequence[Checked],
-    client: ClientHealth,
+    client: ClientHealthByScope,
     merged: MergedWindows,
     *,
     open_loop: bool,
@@ -381,13 +384,14 @@ def undecided(
         if result.unknown:
             reasons.append(result.unknown)
             continue
-        check, share = threshold.check, client_part(threshold.check, result, client, merged, open_loop=open_loop)
+        check, health = threshold.check, client.of(threshold.check.statement)
+        share = client_part(check, result, health, merged, open_loop=open_loop)
         if share is None or result.value is None:
             return []
         unit = "/s" if check.metric is ThresholdMetric.QPS else " ms"
         reasons.append(
             f"undecided: {result.words} was missed with {result.value:,.1f}{unit}, of which the client may account for"
-            f" {share:,.1f}{unit}; {client.advice}"
+            f" {share:,.1f}{unit}; {health.advice}"
         )
     return reasons
 
@@ -528,13 +532,16 @@ def judge_timing(
         ]
         for worker_id, known in windows.items()
     }
-    worst = {worker_id: max(known, key=lambda one: one.fraction) for worker_id, known in judged.items() if known}
-    wide = {worker_id: one for worker_id, one in worst.items() if one.fraction > UNCERTAIN_PERCENT / 100}
     part = "stage" if steps is None else "step"
-    told = {worker_id: one.words(worker_id, part) for worker_id, one in wide.items()}
-    invalid = [told[worker_id] for worker_id, one in wide.items() if one.window.uncertain_ms > UNCERTAIN_MS]
-    warnings = [told[worker_id] for worker_id, one in wide.items() if one.window.uncertain_ms <= UNCERTAIN_MS]
-    invalid += _short_warmups({worker_id: warmups.get(worker_id, ()) for worker_id in worst}, plan.measures_s)
+    invalid, warnings = [], []
+    for worker_id, known in judged.items():
+        wide = [one for one in known if one.fraction > UNCERTAIN_PERCENT / 100]
+        far = [one for one in wide if one.window.uncertain_ms > UNCERTAIN_MS]
+        if wide:
+            worst = max(far or wide, key=lambda one: one.fraction)
+            (invalid if far else warnings).append(worst.words(worker_id, part))
+    measured = [worker_id for worker_id, known in judged.items() if known]
+    invalid += _short_warmups({worker_id: warmups.get(worker_id, ()) for worker_id in measured}, plan.measures_s)
     return TimingVerdict(invalid=_few(invalid), warnings=_few(warnings))
 
 

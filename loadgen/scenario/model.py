@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Annotated, ClassVar
 
 from loadgen.model.capture import Replay, SessionReplay
-from loadgen.model.threshold import InvalidThreshold, ThresholdCheck, ThresholdMetric, parse_threshold
+from loadgen.model.threshold import InvalidThreshold, Operator, ThresholdCheck, ThresholdMetric, parse_threshold
 from loadgen.model.workload import Parameter, Workload
 from loadgen.scenario.key_reader import AppliesWhen, Section, key
 from loadgen.scenario.settings import (
@@ -322,6 +322,19 @@ class Threshold(Section):
     )
     abort: bool = key("Stop the run as soon as the check fails.", default=False)
 
+    @property
+    def covers_measurement(self) -> bool:
+        """Whether the whole measurement is judged: `after` leaves no time out, or the first window begins with it."""
+        return self.window_s is None or self.after_s <= self.window_s
+
+    @property
+    def limits_all_errors(self) -> bool:
+        """Whether the errors of all statements have an upper limit in the whole measurement."""
+        if self.check.metric not in (ThresholdMetric.ERROR_RATE, ThresholdMetric.ERRORS):
+            return False
+        is_upper = self.check.operator in (Operator.LT, Operator.LE, Operator.EQ)
+        return is_upper and self.check.statement is None and self.covers_measurement
+
 
 # Compared by identity, because a file may have an equal threshold.
 DEFAULT_THRESHOLD = Threshold(check=parse_threshold("error_rate < 5%"))
@@ -389,9 +402,8 @@ class Scenario(ScenarioKeys):
     @property
     def judged_thresholds(self) -> tuple[Threshold, ...]:
         """The thresholds of the file, and a default if none limits all errors; a search has its own error limit."""
-        errors = (ThresholdMetric.ERROR_RATE, ThresholdMetric.ERRORS)
-        given = any(one.check.metric in errors and one.check.statement is None for one in self.thresholds)
-        return self.thresholds if given or self.load.find_max is not None else (*self.thresholds, DEFAULT_THRESHOLD)
+        given = self.load.find_max is not None or any(one.limits_all_errors for one in self.thresholds)
+        return self.thresholds if given else (*self.thresholds, DEFAULT_THRESHOLD)
 
 
 def workers_of(load: Load, cores: int) -> int:

@@ -40,6 +40,7 @@ from loadgen.scenario.document import (
     SourcePosition,
     YamlNode,
     data_of,
+    escape,
     option_source,
     resolve,
     shown,
@@ -427,11 +428,36 @@ def portable_text(loaded: LoadedScenario) -> str:
     """The scenario for another machine: as it was written, or with its variables and options resolved.
     Secrets and the addresses of `notify` stay `${NAME}`."""
     root = loaded.document.root
-    if root is None or not any(node.variables or node.option is not None for _, node in walk(root)):
+    return loaded.text if root is None or not _has_inputs(root) else _as_json(data_of(root, _settled))
+
+
+def text_as_run(loaded: LoadedScenario, *, connection: str | None, labels: Mapping[str, str]) -> str:
+    """The scenario that `loadgen run` runs: as portable_text(), with the options of the command. If it is not
+    as it was written, the written text follows as a comment."""
+    root, scenario = loaded.document.root, loaded.scenario
+    if connection == scenario.connection:
+        connection = None
+    if root is None or not (_has_inputs(root) or connection is not None or labels):
         return loaded.text
-    written = json.dumps(
-        data_of(root, _settled), indent=2, ensure_ascii=False
-    )  # JSON is YAML, but for these characters
+    data = data_of(root, _settled)
+    if connection is not None:
+        data["connection"] = escape(connection)
+    if labels:
+        data["labels"] = {**(data.get("labels") or {}), **{name: escape(value) for name, value in labels.items()}}
+    run = f"# As it was run: variables and options are resolved. The text of the file follows.\n{_as_json(data)}"
+    written = "".join(f"# {line}".rstrip() + "\n" for line in loaded.text.splitlines())
+    whole = f"{run}\n{written}"
+    return whole if len(whole.encode()) <= BYTES_MAX else run
+
+
+def _has_inputs(root: YamlNode) -> bool:
+    """Whether variables or options are in the scenario."""
+    return any(node.variables or node.option is not None for _, node in walk(root))
+
+
+def _as_json(data: Any) -> str:
+    """The scenario as JSON, which is YAML but for some characters."""
+    written = json.dumps(data, indent=2, ensure_ascii=False)
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", written) + "\n"
 
 

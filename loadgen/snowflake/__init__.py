@@ -8,5 +8,6 @@ driver          the only importer of snowflake.connector
 driver_patches  changes to driver 5 that reduce the cost of a statement
 connect         opens and closes connections: credentials, explanations of failed logins, the probe of a connection
 session         a session that reconnects, and the retry policy
+account_history  a session that reads a history of the account
 failure         the meaning of a driver exception: category, retryable, session lost, outcome unknown
 """

@@ -1,13 +1,15 @@
-"""Names of Snowflake objects, checked and always quoted.
+"""Names of Snowflake objects, checked and always quoted; texts and times as literals.
 
-Values are sent as binds, but names cannot be. Every name in a statement is an `Identifier` or a `QualifiedName`, so
-that a text from a scenario, an option or a row can only become one name.
+Values are sent as binds, but names and arguments of table functions cannot be. Every name in a statement is an
+`Identifier` or a `QualifiedName`, so that a text from a scenario, an option or a row can only become one name. Every
+argument is a `text_literal` or a `timestamp_literal`.
 
     orders           → "ORDERS"             unquoted: as Snowflake reads it, upper-cased
     "My ""odd"" one" → "My ""odd"" one"     quoted: kept as written
     db.public."t.1"  → "DB"."PUBLIC"."t.1"
 """
 
+from datetime import UTC, datetime
 from typing import Self
 
 from loadgen.errors import ConfigurationError
@@ -95,6 +97,17 @@ class QualifiedName:
 
     def __str__(self) -> str:
         return self.sql
+
+
+def text_literal(text: str) -> str:
+    """A text in single quotes. Backslashes are doubled as well: they are escape characters in texts of Snowflake."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def timestamp_literal(moment: datetime) -> str:
+    """A time as TIMESTAMP_LTZ; a naive one is UTC."""
+    utc = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    return f"TO_TIMESTAMP_LTZ({text_literal(utc.isoformat(timespec='microseconds'))})"
 
 
 def _split(text: str) -> list[str]:

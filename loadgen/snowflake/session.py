@@ -31,6 +31,7 @@ from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.connect import close
 from loadgen.snowflake.driver import Connection, Cursor
 from loadgen.snowflake.failure import Failure, classify, describe
+from loadgen.snowflake.ident import Identifier
 from loadgen.values import dataclass
 
 Result = TypeVar("Result")
@@ -127,6 +128,12 @@ class SnowflakeSession:
         if self._owner is None:
             self._owner = me
         assert self._owner == me, "a session belongs to one thread"
+
+
+def warehouse_row(show: Callable[[str], Sequence[dict[str, Any]]], warehouse: Identifier) -> dict[str, Any] | None:
+    """The row of SHOW WAREHOUSES; `show` executes it. None: this role does not see the warehouse."""
+    rows = show(f"SHOW WAREHOUSES{warehouse.like}")
+    return next((row for row in rows if row.get("name") == warehouse.name), None)
 
 
 def login_failure(error: LoadgenError) -> Failure:

@@ -70,7 +70,7 @@ class RecentFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakThroughput:
-    """The highest throughput in the kept seconds of the phase. `at_least`: some seconds of the phase are unknown."""
+    """The highest throughput in a second of the phase. `at_least`: some seconds of the phase are unknown."""
 
     qps: float
     at_least: bool
@@ -87,6 +87,9 @@ class LiveHistory:
     # Response times, lower bounds, and times of statements of the phase before.
     _responses: dict[int, tuple[Histogram, Histogram, Histogram]] = field(default_factory=dict)
     _through: int = -1  # the newest row that all workers have reported
+    _forgotten: int = -1  # the newest row that is no longer kept
+    _forgotten_peaks: dict[Phase, float] = field(default_factory=dict)
+    _unknown: int = -1  # the newest row that was not known when it was forgotten
     _measures_s: float = 0.0
     _errors: dict[tuple[str, int], Mapping[ErrorKey, ErrorTally]] = field(default_factory=dict)
     _scope: Scope | None = None
@@ -158,12 +161,15 @@ class LiveHistory:
         """The peak of this phase; None: no data yet."""
         newest = self._newest
         own = [] if newest is None else [one.qps for one in self.seconds if one.phase is newest.phase]
+        own += [] if newest is None else [self._forgotten_peaks.get(newest.phase)]
         known = [qps for qps in own if qps is not None]
         if newest is None or not known:
             return None
         begun_s = self._measures_s if newest.phase is Phase.MEASUREMENT else 0.0
-        needed = range(max(math.ceil(begun_s) + EDGE_S, newest.at_s - KEPT_S + 1), newest.at_s + 1)
-        return PeakThroughput(qps=max(known), at_least=any(number not in self._seconds for number in needed))
+        first = math.ceil(begun_s) + EDGE_S
+        needed = range(max(first, self._forgotten + 1), newest.at_s + 1)
+        has_gap = self._unknown >= first or any(number not in self._seconds for number in needed)
+        return PeakThroughput(qps=max(known), at_least=has_gap)
 
     @property
     def _newest(self) -> HistorySecond | None:
@@ -237,8 +243,14 @@ class LiveHistory:
             rows.forget(number)
             self._times.pop(number, None)
             self._responses.pop(number, None)
-        for number in [number for number in self._seconds if number <= self._through - KEPT_S]:
-            del self._seconds[number]
+        forgotten, self._forgotten = self._forgotten, max(self._forgotten, self._through - KEPT_S)
+        for number in range(forgotten + 1, self._forgotten + 1):
+            second = self._seconds.pop(number, None)
+            if second is None:
+                self._unknown = number
+            elif second.qps is not None:
+                before = self._forgotten_peaks.get(second.phase, 0.0)
+                self._forgotten_peaks[second.phase] = max(before, second.qps)
 
     def _remember(self, worker_id: str, window: WindowResult) -> None:
         scope = (PHASES.index(window.phase), window.step_id or 0)

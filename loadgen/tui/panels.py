@@ -9,9 +9,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from loadgen.metrics.window import ALL_STATEMENTS
-from loadgen.model.experiment import Decision
 from loadgen.model.run import RunStatus
-from loadgen.report.experiment import ExperimentStatus
 from loadgen.results.run_snapshot import WorkerDisplayState
 from loadgen.rules.client_health import CPU_INVALID_PERCENT, CPU_WARN_PERCENT
 from loadgen.tui.draw import (
@@ -120,16 +118,21 @@ def load(view: ScreenState, width: int, limit: int) -> list[Text]:
     full = offered.open >= offered.target
     text.append(f"{offered.open}", style="bold" if full else "bold yellow")
     text.append(f" of {counted(offered.target, 'connection')}")
-    more = [f", {offered.busy} busy"]
+    counts = ((offered.lost, "lost"), (offered.refused, "refused"))
+    busy, paced = Text(f", {offered.busy} busy"), Text("")
+    failures = Text("".join(f", {number:,} {word}" for number, word in counts if number), style="yellow")
     if offered.rate_per_s is not None:
         delivered = (view.recent.qps if view.recent is not None else None) or 0.0
-        more.insert(0, f", {rate(delivered)} of {rate(offered.rate_per_s)}/s")
+        paced = Text(f", {rate(delivered)} of {rate(offered.rate_per_s)}/s")
     cpu_percent = view.client_cpu_percent
     client = Text("") if cpu_percent is None else _client(cpu_percent)
-    for part in more:
-        if text.cell_len + len(part) + 2 + client.cell_len <= width:
-            text.append(part)
-    return [spread(text, client, width)]
+    room = width - text.cell_len - client.cell_len - 2
+    shown: list[Text] = []
+    for part in (failures, paced, busy):  # the most important first
+        if part.cell_len <= room:
+            room -= part.cell_len
+            shown.append(part)
+    return [spread(Text.assemble(text, *(part for part in (paced, busy, failures) if part in shown)), client, width)]
 
 
 def _client(cpu_percent: float) -> Text:
@@ -151,7 +154,7 @@ def errors(view: ScreenState, width: int, limit: int) -> list[Text]:
     if tried:
         text.append(f" ({percent(failed / tried)})")
     if view.window.skipped:
-        text.append(f", {view.window.skipped:,} never sent", style="yellow")
+        text.append(f", {view.window.skipped:,} skipped", style="yellow")
     examples = [_error(group, width) for group in view.errors]
     shown = whole(examples, limit - 1)
     if view.errors and not shown:
@@ -426,50 +429,6 @@ def _step_lines(step: FindMaxStepLine, width: int, *, most: int = STEP_MAX) -> l
         return [Text.assemble(text, "  ", reason)]
     below = wrapped(Text.assemble(" " * (LABEL + 2), reason), width, indent=LABEL + 2, most=most - 1)
     return [text, *below][:most]
-
-
-# --- The experiment that a run belongs to: arms × blocks, every interval, and the budget -----------------------------
-
-NAME_MAX = 30  # columns of a metric and its arm
-_DECISION_STYLES = {Decision.BETTER: "green", Decision.WORSE: "red", Decision.EQUIVALENT: "cyan"}
-
-
-def experiment_lines(view: ScreenState, width: int) -> list[Text]:
-    """All of it."""
-    return [] if view.experiment is None else _experiment_text(view.experiment, width)
-
-
-def experiment(view: ScreenState, width: int, limit: int) -> list[Text]:
-    """The experiment: intervals first, then blocks. The complete list is on a separate page."""
-    lines = experiment_lines(view, width)
-    if len(lines) <= limit or limit < 2:
-        return lines[:limit]
-    rest = len(lines) - limit + 1
-    return [*lines[: limit - 1], Text(f"{'':{LABEL}}… {rest} more lines: x", style="dim")]
-
-
-def _experiment_text(status: ExperimentStatus, width: int) -> list[Text]:
-    head = label("experiment").append(one_line(status.headline), style="bold")
-    spent = Text(f"{one_line(status.spent)} ")
-    lines = [spread(head, spent, width)]
-    if head.cell_len + spent.cell_len >= width:  # the budget gets a separate line if it does not fit
-        lines = [head, Text.assemble(" " * LABEL, spent)]
-    pairs = [Text(one_line(one.text), style=_DECISION_STYLES.get(one.decision, "")) for one in status.pairs]
-    return [*lines, *flow(pairs, width, indent=LABEL), *_experiment_blocks(status, width)]
-
-
-def _experiment_blocks(status: ExperimentStatus, width: int) -> list[Text]:
-    """One line for each metric and arm, with the newest blocks that fit."""
-    names = [one_line(name, 80) for name, _ in status.rows]
-    name_width = min(NAME_MAX, max((cell_len(name) for name in names), default=0))
-    value_width = max([3, *(cell_len(value) for _, values in status.rows for value in values)])
-    shown = max(1, (width - LABEL - name_width) // (value_width + 2))
-    numbers = "".join(f"  {cell(str(number), value_width, right=True)}" for number in status.blocks[-shown:])
-    lines = [label("blocks").append(f"{'':{name_width}}{numbers}", style="dim")]
-    for name, (_, values) in zip(names, status.rows, strict=True):
-        cells = "".join(f"  {cell(value, value_width, right=True)}" for value in values[-shown:])
-        lines.append(Text(f"{'':{LABEL}}{cell(name, name_width)}{cells}"))
-    return lines
 
 
 # --- workers: a line each while there is room, else a count by state and a mark for each -----------------------------

@@ -285,11 +285,14 @@ class ScreenPresenter:
             for worker in snapshot.workers
             if worker.row is not None and worker.state is WorkerDisplayState.DEAD
         ]
+        before = LoadStatus() if self._view is None else self._view.offered
         return LoadStatus(
             target=sum(beat.target_connections for beat in (*beats, *lost)),
             open=sum(beat.open_connections for beat in beats),
             busy=sum(beat.active_connections for beat in beats),
             rate_per_s=self._planned_rate(snapshot),
+            lost=max(before.lost, _failures(snapshot, "connection")),  # a worker that was replaced counts from 0
+            refused=max(before.refused, _failures(snapshot, "login")),
         )
 
     def _planned_rate(self, snapshot: RunSnapshot) -> float | None:

@@ -30,6 +30,7 @@ from loadgen.tui.draw import (
     short,
     time_of,
 )
+from loadgen.tui.experiment_panel import experiment, experiment_lines
 from loadgen.tui.history import RECENT_S, HistorySecond
 from loadgen.tui.screen_state import LatencyDistribution, ScreenState
 from loadgen.tui.threshold_panel import thresholds, thresholds_page
@@ -395,7 +396,7 @@ def render(view: ScreenState, width: int, height: int, now_s: float, page: Scree
     elif page is ScreenPage.THRESHOLDS:
         body = _fitted([Text(""), *thresholds_page(view, width)], room)
     elif page is ScreenPage.EXPERIMENT and view.experiment is not None:
-        body = _fitted([Text(""), *panels.experiment_lines(view, width)], room)
+        body = _fitted([Text(""), *experiment_lines(view, width)], room)
     else:
         body = _body(_sections(view, width, height, now_s), room)
     body = [*body[:room], *[Text("")] * (room - len(body))]
@@ -480,9 +481,9 @@ def _log_section(view: ScreenState, width: int) -> ScreenSection:
 
 
 def _experiment(view: ScreenState, width: int) -> ScreenSection:
-    wanted = len(panels.experiment_lines(view, width))
+    wanted = len(experiment_lines(view, width))
     return ScreenSection(
-        draw=lambda limit: panels.experiment(view, width, limit),
+        draw=lambda limit: experiment(view, width, limit),
         least=min(wanted, 4),
         good=min(wanted, 6),
         most=wanted,

@@ -29,12 +29,15 @@ class TableProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadStatus:
-    """Planned and actual load. `rate_per_s` None: a closed loop without a rate."""
+    """Planned and actual load. `rate_per_s` None: a closed loop without a rate. `lost` connections and `refused` logins
+    are those of the whole run."""
 
     target: int = 0
     open: int = 0
     busy: int = 0
     rate_per_s: float | None = None
+    lost: int = 0
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from loadgen.model.threshold import threshold_words
-from loadgen.report.formatting import TOO_FEW, bounded, worst
+from loadgen.report.formatting import NONE_SUCCEEDED, NOT_MEASURED, TOO_FEW, bounded, worst
 from loadgen.rules.thresholds import Checked
 from loadgen.tui.draw import LABEL, REASON_MAX, cut_between_words, flow, label, measured, one_line, wrapped
 from loadgen.tui.screen_state import ScreenState
 
-NOT_MEASURED = "not measured"
 PAGE_ENTRY_MAX = 8  # lines of one text on the page of thresholds
 
 
@@ -72,6 +71,8 @@ def _entry(checked: Checked) -> Text:
     check = threshold_words(one_line(checked.check), window_s)
     if checked.unknown:
         return Text(f"○ {check}: {TOO_FEW if checked.too_few else NOT_MEASURED}, undecided", style="dim")
+    if checked.none_succeeded:
+        return Text(f"○ {check}: {NONE_SUCCEEDED}, undecided", style="bold yellow")
     if checked.value is None:
         return Text(f"○ {check}: not yet", style="dim")
     shown = bounded(measured(checked.check, checked.value), at_least=checked.at_least, at_most=checked.at_most)

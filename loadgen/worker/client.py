@@ -541,9 +541,12 @@ class ClientPool:
         return sessions
 
     def abandon(self) -> int:
-        """Record statements that have not returned as cancelled. Returns their number."""
+        """Record statements that have not returned as cancelled, and logins as failed. Returns the number of the
+        statements."""
         abandoned = 0
         for client in self._all():
+            if not client.ended.is_set():
+                self._context.connections.gone(client.slot.number, self._context.clock.monotonic_ns())
             try:
                 number, window, due_ns, sent_ns = client.flight.pop()
             except IndexError:

@@ -44,7 +44,7 @@ from loadgen.model.counts import UserSessionCounts
 from loadgen.model.run import Phase
 from loadgen.snowflake import driver
 from loadgen.snowflake.session import RetryPolicy
-from loadgen.units import NS_PER_MS, NS_PER_S
+from loadgen.units import NS_PER_MS, NS_PER_S, counted
 from loadgen.values import dataclass
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.query_log import METADATA, RECORD_BYTES, RECORDS, QueryLogHeader, QueryLogReader, QueryLogRecord
@@ -121,16 +121,17 @@ class UnsentRows:
 
 def upload(
     session: ControlSession, retries: RetryPolicy, folder: Path, told: Callable[[int], None] = lambda _: None
-) -> dict[str, int]:
-    """Store the spooled rows of a worker, and remove the folder. Returns the number of rows by kind. If it fails, the
-    folder is kept."""
+) -> tuple[dict[str, int], int]:
+    """Store the spooled rows of a worker, and remove the folder. If it fails, the folder is kept. Returns the number
+    of rows by kind, and that of the damaged records of the query log, which cannot be stored."""
+    damaged = 0
     stored = _send_rows(session, retries, folder / UNSENT) if (folder / UNSENT).exists() else {}
     if (folder / METADATA).exists():
-        stored[EXECUTION] = _send_executions(session, retries, folder, told)
+        stored[EXECUTION], damaged = _send_executions(session, retries, folder, told)
     shutil.rmtree(folder)
     with contextlib.suppress(OSError):  # folders of other workers still exist
         folder.parent.rmdir()
-    return stored
+    return stored, damaged
 
 
 def contents(folder: Path) -> dict[str, int]:
@@ -181,7 +182,9 @@ def _send_rows(session: ControlSession, retries: RetryPolicy, path: Path) -> dic
     return {kind: len(found) for kind, found in rows.items() if found}
 
 
-def _send_executions(session: ControlSession, retries: RetryPolicy, folder: Path, told: Callable[[int], None]) -> int:
+def _send_executions(
+    session: ControlSession, retries: RetryPolicy, folder: Path, told: Callable[[int], None]
+) -> tuple[int, int]:
     reader = QueryLogReader(folder)
     rows = (_execution(reader.header, record) for record in reader.records())
     uploaded = 0
@@ -189,7 +192,7 @@ def _send_executions(session: ControlSession, retries: RetryPolicy, folder: Path
         query_executions.append(session, retries, batch)
         uploaded += len(batch)
         told(uploaded)
-    return uploaded
+    return uploaded, reader.damaged
 
 
 def _batches(rows: Iterator[Execution]) -> Iterator[list[Execution]]:
@@ -322,7 +325,10 @@ class ResultFlusher:
         self._write_logs(retries)
         self._write_snapshots(retries)
         if query_log is not None:
-            upload(self.session, retries, query_log, told=lambda _: self._shared.contact())
+            _, damaged = upload(self.session, retries, query_log, told=lambda _: self._shared.contact())
+            if damaged:
+                self._shared.say("WARNING", f"the query log has {counted(damaged, 'damaged record')}: not stored")
+                self._write_logs(retries)
 
     def _write_start(self, retries: RetryPolicy) -> None:
         if self._started is not None and not self._is_replaced:

@@ -26,13 +26,10 @@ from loadgen.rules.price import (
 )
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
-from loadgen.snowflake import driver
-from loadgen.snowflake.connect import connect
-from loadgen.snowflake.ident import Identifier
-from loadgen.snowflake.profile import ConnectionProfile
+from loadgen.snowflake.account_history import AccountHistorySession
+from loadgen.snowflake.ident import Identifier, text_literal, timestamp_literal
 from loadgen.snowflake.session import NOT_RETRYABLE, RetryPolicy
-from loadgen.snowflake.settings import control_settings, control_tag
-from orchestrator.query_history import AccountHistorySession, history_profile
+from orchestrator.query_history import history_profile
 from orchestrator.warehouse import TargetWarehouse
 
 STATEMENT_S = 60  # time limit of a query for one warehouse: views of ACCOUNT_USAGE are slow
@@ -41,12 +38,12 @@ _COLUMNS = "WAREHOUSE_NAME, START_TIME, CREDITS_USED_COMPUTE, CREDITS_USED_CLOUD
 # Arguments of table functions cannot be bound.
 _FUNCTION = f"""
 SELECT {_COLUMNS} FROM TABLE(INFORMATION_SCHEMA.WAREHOUSE_METERING_HISTORY(
-    DATE_RANGE_START => TO_TIMESTAMP_LTZ('{{start}}'), DATE_RANGE_END => TO_TIMESTAMP_LTZ('{{end}}'),
-    WAREHOUSE_NAME => '{{warehouse}}'))
+    DATE_RANGE_START => {{start}}, DATE_RANGE_END => {{end}},
+    WAREHOUSE_NAME => {{warehouse}}))
 """
 _VIEW = f"""
 SELECT {_COLUMNS} FROM SNOWFLAKE.ACCOUNT_USAGE.WAREHOUSE_METERING_HISTORY
-WHERE WAREHOUSE_NAME = ? AND START_TIME >= TO_TIMESTAMP_LTZ('{{start}}') AND START_TIME < TO_TIMESTAMP_LTZ('{{end}}')
+WHERE WAREHOUSE_NAME = ? AND START_TIME >= {{start}} AND START_TIME < {{end}}
 """
 
 
@@ -119,28 +116,19 @@ def _read(
 class MeteringSession(AccountHistorySession):
     """A session that reads WAREHOUSE_METERING_HISTORY."""
 
-    what, failed = "metering", MeteringFailed
+    what, failed, role, statement_limit_s = "metering", MeteringFailed, "enrich", STATEMENT_S
 
-    def __init__(self, profile: ConnectionProfile, environ: Mapping[str, str]) -> None:
-        settings = control_settings(
-            profile, major=driver.major(), tag=control_tag("enrich"), statement_limit_s=STATEMENT_S
-        )
-        super().__init__(profile.name, partial(connect, profile, settings, environ=environ))
-        self.latency = timedelta() if profile.is_embedded else LATENCY
-
-    def now(self) -> datetime:
-        """The time in naive UTC, by the clock of the server."""
-        moment = self._fetch("SELECT SYSDATE()")[0][0]
-        assert isinstance(moment, datetime)
-        return moment
+    @property
+    def latency(self) -> timedelta:
+        return timedelta() if self._profile.is_embedded else LATENCY
 
     def metered(self, warehouse: Identifier, start: datetime, end: datetime, source: str) -> list[MeteredHour]:
-        span = {"start": start.isoformat(), "end": end.isoformat()}
+        span = {"start": timestamp_literal(start), "end": timestamp_literal(end)}
         if source == FUNCTION:
             text = warehouse.name if _PLAIN.fullmatch(warehouse.name) else warehouse.sql
-            rows = self._fetch(_FUNCTION.format(**span, warehouse=text.replace("\\", "\\\\").replace("'", "''")))
+            rows = self.fetch(_FUNCTION.format(**span, warehouse=text_literal(text)))
         else:
-            rows = self._fetch(_VIEW.format(**span), warehouse.name)
+            rows = self.fetch(_VIEW.format(**span), warehouse.name)
         try:
             return [_hour(*row) for row in rows]
         except (ValueError, TypeError, AttributeError) as error:

@@ -25,6 +25,7 @@ from loadgen.control.tables.run_measurements import WarehousePoll
 from loadgen.errors import Busy, RunFailed, UsageError
 from loadgen.model.warehouse import CreditRates, kind_shown, shown_row
 from loadgen.results.run_record import resumed_s
+from loadgen.rules.experiment import makes_warehouse
 from loadgen.rules.measurement import Measurement, MeasurementOutcome
 from loadgen.rules.price import WarehouseSample, billed_credits
 from loadgen.scenario.experiment import ArmSection, LoadedExperiment
@@ -64,7 +65,7 @@ def config_of(loaded: LoadedExperiment) -> dict[str, Any]:
 
 def _arm_config(arm: ArmSection, scenario: Scenario) -> dict[str, Any]:
     """The settings of one arm. The name of its warehouse is part of the scenario."""
-    is_made = arm.warehouse is not None and arm.warehouse.create
+    is_made = makes_warehouse(arm)
     return {"scenario": template_id(scenario), "settings": arm.settings, "create": is_made}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -27,12 +27,9 @@ from loadgen.errors import Busy, ConfigurationError, LoadgenError, RunFailed
 from loadgen.log import event, printable
 from loadgen.model.warehouse import (
     CONCURRENCY,
-    CreditRates,
-    WarehouseKind,
     WarehouseValue,
     alter_sql,
     create_sql,
-    kind_shown,
     made_by,
     settings_from,
     shown_row,
@@ -40,16 +37,17 @@ from loadgen.model.warehouse import (
     unsettled,
 )
 from loadgen.prepare.session import PrepareSession, target_profile
-from loadgen.rules.price import BILLED_MIN_S, HOUR_S
+from loadgen.rules.experiment import makes_warehouse
+from loadgen.rules.price import PlannedWarehouse, planned_warehouse, shown_warehouse, worst_case_credits
 from loadgen.rules.scenario_plan import longest_s
-from loadgen.scenario.experiment import ArmSection, LoadedExperiment
+from loadgen.scenario.experiment import LoadedExperiment
 from loadgen.scenario.model import Scenario
 from loadgen.snowflake import driver
 from loadgen.snowflake.connect import connect
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile import ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
-from loadgen.snowflake.session import RetryPolicy
+from loadgen.snowflake.session import RetryPolicy, warehouse_row
 from loadgen.snowflake.settings import control_settings, control_tag
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
@@ -158,14 +156,11 @@ def _look(
 
 def _found(session: PrepareSession, warehouse: Identifier) -> dict[str, Any] | None:
     """The row of SHOW WAREHOUSES. None: this role does not see the warehouse."""
-    shown = f"SHOW WAREHOUSES{warehouse.like}"
-    rows: Sequence[dict[str, Any]] = session.retried(lambda: session.named_rows(shown), shown)
-    return next((row for row in rows if row.get("name") == warehouse.name), None)
+    return session.retried(lambda: warehouse_row(session.named_rows, warehouse), "SHOW WAREHOUSES")
 
 
 # --- All warehouses of an experiment ---------------------------------------------------------------------------------
 
-LEASE_TTL_S = 60.0
 GOES_ON = "the experiment has not ended"
 
 
@@ -206,7 +201,7 @@ class ArmWarehouseSettings:
         self._keys: dict[str, frozenset[str]] = {}  # settings that any arm changes, by key of the warehouse
         for name, scenario in scenarios.items():
             given = loaded.file.arms[name]
-            settings, is_made = given.settings, given.warehouse is not None and given.warehouse.create
+            settings, is_made = given.settings, makes_warehouse(given)
             warehouse = scenario.target.warehouse
             if warehouse is not None:
                 profile = target_profile(scenario, None)
@@ -327,50 +322,15 @@ class ArmWarehouseSettings:
 # --- The largest cost of a measurement -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedWarehouse:
-    """The warehouse of an arm with the settings of the arm."""
-
-    size: str | None
-    kinds: tuple[WarehouseKind, ...]  # more than one if it is not known which
-    clusters_max: int
-
-
-def planned_warehouse(arm: ArmSection, shown: PlannedWarehouse | None) -> PlannedWarehouse | None:
-    """The warehouse of an arm. `shown`: its current settings; None: not known. A warehouse that the experiment creates
-    has Snowflake's defaults, of which the generation depends on the account."""
-    settings = arm.settings
-    if arm.warehouse is not None and arm.warehouse.create:
-        shown = PlannedWarehouse(size="X-Small", kinds=(WarehouseKind.GEN1, WarehouseKind.GEN2), clusters_max=1)
-    if shown is None:
-        return None
-    kinds = {"1": (WarehouseKind.GEN1,), "2": (WarehouseKind.GEN2,)}
-    return PlannedWarehouse(
-        size=str(settings.get("size", shown.size)),
-        kinds=kinds.get(str(settings.get("generation")), shown.kinds),
-        clusters_max=max(int(settings.get("max_clusters", shown.clusters_max)), int(settings.get("min_clusters", 1))),
-    )
-
-
-def worst_case_credits(scenario: Scenario, warehouse: PlannedWarehouse | None, rates: CreditRates) -> float | None:
-    """The most credits of one measurement: all clusters for the longest time of a run. None: not known."""
-    if warehouse is None:
-        return None
-    known = [rates.of(warehouse.size, kind) for kind in warehouse.kinds]
-    highest = max((rate for rate in known if rate is not None), default=None)
-    if highest is None:
-        return None
-    return highest * warehouse.clusters_max * max(longest_s(scenario, None), BILLED_MIN_S) / HOUR_S
-
-
 def worst_cases(loaded: LoadedExperiment, scenarios: Mapping[str, Scenario]) -> dict[str, float | None]:
     """The most credits of one measurement, by arm. None: not known. A warehouse that the experiment creates is not
     queried: a session that names it would create it on the embedded server."""
     found = {}
     for name, scenario in scenarios.items():
         arm = loaded.file.arms[name]
-        shown = None if arm.warehouse is not None and arm.warehouse.create else _planned(scenario)
-        found[name] = worst_case_credits(scenario, planned_warehouse(arm, shown), loaded.file.price.table)
+        shown = None if makes_warehouse(arm) else _planned(scenario)
+        warehouse = planned_warehouse(arm.settings, shown, is_made=makes_warehouse(arm))
+        found[name] = worst_case_credits(warehouse, longest_s(scenario, None), loaded.file.price.table)
     return found
 
 
@@ -383,8 +343,8 @@ def _planned(scenario: Scenario) -> PlannedWarehouse | None:
         return None
     if found is None:
         return None
-    status, raw = found
-    return PlannedWarehouse(size=status.size, kinds=(kind_shown(shown_row(raw)),), clusters_max=status.max_clusters)
+    _, raw = found
+    return shown_warehouse(shown_row(raw))
 
 
 # --- Settings that an experiment without a process has left changed --------------------------------------------------
@@ -406,7 +366,7 @@ def claim_left(control: ControlSession, retries: RetryPolicy, left: ChangedWareh
     holder = retries.call(lambda: run_leases.read(control, key))
     if holder is not None and not holder.may_be_succeeded and run_leases.is_owner_dead(holder.owner):
         retries.call(partial(run_leases.release_of_dead, control, key, holder))
-    return run_leases.claim(control, retries, key, run_leases.new_owner(), LEASE_TTL_S)
+    return run_leases.claim(control, retries, key, run_leases.new_owner(), run_leases.SHORT_TTL_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

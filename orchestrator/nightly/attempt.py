@@ -22,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from loadgen.control.session import REASON_MAX
 from loadgen.control.tables.run_queue import AttemptResult, ClaimedRun, QueueClaim
 from loadgen.log import printable
 from loadgen.model.nightly import (
@@ -75,7 +76,6 @@ def _written_s(folder: Path) -> float:
 STOP_S = 60.0  # for a run to end gracefully, with its results
 DEPTH_MAX = 32  # parts in the name of a value file: deeper folders are hard to remove
 LOADGEN_COMMAND = (sys.executable, "-P", "-c", "import sys; from loadgen.cli.main import main; sys.exit(main())")
-REASON_MAX = 2_000  # characters
 _READ_MAX = 4_000_000  # bytes of a summary
 _OUTPUT_NOT_NEEDED = (ExitCodeMeaning.COMPLETED, ExitCodeMeaning.BUSY)  # the output of other attempts is kept
 

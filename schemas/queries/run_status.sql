@@ -7,6 +7,11 @@ RUN_STATUS S LEFT JOIN STOP_REQUESTS R ON R.KIND = 'RUN' AND R.ID = S.RUN_ID
 -- A run with a request to stop is CANCELLING, also before its leader has stored that.
 IFF(R.ID IS NOT NULL AND S.STATUS IN ('PREPARED', 'STARTING', 'RUNNING'), 'CANCELLING', S.STATUS)
 
+-- part: seen_verdict
+-- Empty: the run has not ended, or has no verdict. One that ended without a result has that of its status.
+IFF(S.STATUS IN ('COMPLETED', 'FAILED', 'CANCELLED'), COALESCE(S.VERDICT, IFF(S.STATUS = 'FAILED', 'error',
+    IFF(S.STATUS = 'CANCELLED', 'cancelled', ''))), '')
+
 -- part: run
 -- The columns of `Run`.
 S.RUN_ID, S.TEMPLATE_ID, S.TEST_NAME, {seen_status} AS SEEN_STATUS,
@@ -40,14 +45,15 @@ FROM {runs}
 ORDER BY S.CREATED_AT DESC, S.RUN_ID DESC LIMIT {limit};
 
 -- name: listed
--- As newest, with the figures of the result if there is one. Filtered by ranges of status and name, which may include
--- everything, and by age. One row per run: see loadgen.control.session.
+-- As newest, with the figures of the result if there is one. Filtered by ranges of status, verdict and name, which may
+-- include everything, and by age. One row per run: see loadgen.control.session.
 SELECT {run},
        T.TOTAL_OPERATIONS, T.FAILED_OPERATIONS, T.SUMMARY:totals.qps::VARCHAR AS QPS, T.P95_LATENCY_MS,
        T.SUMMARY:latency_ms.at_least::VARCHAR AS AT_LEAST
 FROM {runs}
     LEFT JOIN TEST_RESULTS T ON T.TEST_ID = S.RUN_ID AND T.RUN_ID = S.RUN_ID
 WHERE {seen_status} BETWEEN ? AND ?
+  AND {seen_verdict} BETWEEN ? AND ?
   AND S.TEST_NAME BETWEEN ? AND ? AND S.CREATED_AT >= DATEADD(second, ?, SYSDATE())
 QUALIFY ROW_NUMBER() OVER (PARTITION BY S.RUN_ID ORDER BY T.END_TIME) = 1
 ORDER BY S.CREATED_AT DESC, S.RUN_ID DESC LIMIT {limit};

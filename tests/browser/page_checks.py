@@ -17,6 +17,17 @@ COLLISIONS = """
   return [...cut.map(({text}) => `${svg.id}: ${text} is cut off`), ...over];
 })
 """
+# Labels of limits that are crossed by a mark, or by the line of a limit.
+CROSSED = """
+[...document.querySelectorAll('.plot svg')].flatMap(svg => {
+  const lines = [...svg.querySelectorAll('.mark line,line.limit')].map(one => one.getBoundingClientRect());
+  return [...svg.querySelectorAll('text.limit')].filter(one => {
+    const box = one.getBoundingClientRect();
+    return lines.some(line => line.left < box.right - 1 && line.right > box.left + 1
+                           && line.top < box.bottom - 2 && line.bottom > box.top + 2);
+  }).map(one => `${svg.id}: ${one.textContent}`);
+})
+"""
 # Words of which a part is in the next line. Long texts, code and values of facts may be broken anywhere.
 BROKEN_WORDS = """
 (() => {

@@ -12,7 +12,17 @@ from loadgen.report.records import RunRecord
 from loadgen.report.run_page import report_html
 from loadgen.workload.replay import PLAN_PARTS
 from tests.browser.chromium import Chromium
-from tests.browser.page_checks import BROKEN_WORDS, COLLISIONS, COLOUR, HINTS, KEYS, channels, contrast, luminance
+from tests.browser.page_checks import (
+    BROKEN_WORDS,
+    COLLISIONS,
+    COLOUR,
+    CROSSED,
+    HINTS,
+    KEYS,
+    channels,
+    contrast,
+    luminance,
+)
 from tests.unit.report_builders import HOSTILE_NAME, full, hostile, record
 from tests.unit.test_replay_report import replay_record
 
@@ -162,6 +172,7 @@ def test_it_fits_the_screen_and_no_text_is_cut_broken_or_covered(browser, show, 
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     assert browser.evaluate("document.querySelectorAll('.plot svg').length") >= 12
     assert browser.evaluate(COLLISIONS) == []
+    assert browser.evaluate(CROSSED) == []
     assert browser.evaluate(BROKEN_WORDS) == []
     assert browser.evaluate(FACTS) == []
     boxes = browser.evaluate(HINTS)  # content that is wider than its box scrolls and is marked

@@ -118,7 +118,7 @@ def test_a_beginning_names_what_no_other_begins_with(queue):
 
     assert run_queue.find(queue.session, retries(), "alp") == one
     assert run_queue.find(queue.session, retries(), other) == other
-    with pytest.raises(UsageError, match="there is no queued run 'gamma'"):
+    with pytest.raises(UsageError, match="there is no queued run gamma"):
         run_queue.find(queue.session, retries(), "gamma")
     with pytest.raises(UsageError, match="several"):
         run_queue.find(queue.session, retries(), "")

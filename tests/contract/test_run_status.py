@@ -223,6 +223,9 @@ def test_runs_are_found_by_status_scenario_and_age(plane, led):
     assert waiting not in ids(status=S.CANCELLED)
     assert {stopped.run_id, waiting} <= ids(scenario=name, within_s=3_600.0)
     assert not ids(scenario=f"{name} of others")
+    assert stopped.run_id in ids(verdict="cancelled", status=S.CANCELLED)
+    assert not {stopped.run_id, waiting} & ids(verdict="passed")
+    assert waiting not in ids(verdict="cancelled")
     assert not ids(within_s=-60.0)
 
 

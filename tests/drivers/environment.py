@@ -17,7 +17,8 @@ import pytest
 from loadgen.cli.main import main
 from loadgen.model.capture import RecordedStatement, check_header
 from loadgen.workload.replay import bound_value
-from tests.embedded_server import EmbeddedServer, reachable_directory
+from tests.embedded_server import EmbeddedServer
+from tests.processes import make_reachable_directory
 
 INSTALL_S = 500.0
 DIRECT = os.environ | {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "TZ": "UTC"}
@@ -73,7 +74,7 @@ def captured_from(driver: str, server: EmbeddedServer, warehouse: str, out: Path
 @contextmanager
 def environment_of(lock: Path) -> Iterator[Path]:
     """The directory with the programs of a hashed lock, made with `uv` where there is one, and removed afterwards."""
-    place = reachable_directory()
+    place = make_reachable_directory()
     venv = place / "venv"
     python = venv / "bin" / "python"
     commands: list[list[str | Path]]

@@ -14,7 +14,8 @@ import pytest
 
 from loadgen.model.capture import StatementRole
 from tests.drivers.environment import Captured, captured_from, output_of, values_of
-from tests.embedded_server import EmbeddedServer, reachable_directory
+from tests.embedded_server import EmbeddedServer
+from tests.processes import make_reachable_directory
 
 HERE = Path(__file__).parent
 INSTALL_S, RUN_S = 900.0, 200.0
@@ -53,7 +54,7 @@ DRIVERS: dict[str, tuple[tuple[str, ...], Callable[[Path, str], None]]] = {
 )
 def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Captured]:
     """What the contract program of a driver executed, as `loadgen capture` has recorded it."""
-    place, out = reachable_directory(), tmp_path_factory.mktemp(request.param) / "captured"
+    place, out = make_reachable_directory(), tmp_path_factory.mktemp(request.param) / "captured"
     shutil.copytree(HERE / request.param, place, dirs_exist_ok=True)
     with EmbeddedServer() as server:
         DRIVERS[request.param][1](place, server.address)

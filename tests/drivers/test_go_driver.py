@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.drivers.environment import checks_in, output_of
-from tests.embedded_server import EmbeddedServer, reachable_directory
+from tests.embedded_server import EmbeddedServer
+from tests.processes import make_reachable_directory
 
 HERE = Path(__file__).parent / "go"
 BUILD_S, RUN_S = 900.0, 200.0
@@ -50,7 +51,7 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def printed() -> Iterator[dict[str, str]]:
     """What `main.go` printed, by the names of its checks. Modules are verified by go.sum."""
-    place = reachable_directory()
+    place = make_reachable_directory()
     for name in ("go.mod", "go.sum", "main.go"):
         shutil.copy(HERE / name, place)
     output_of(place, BUILD_S, "go", "build", "-mod=readonly", "-o", "contract", ".")

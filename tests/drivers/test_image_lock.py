@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.drivers.environment import INSTALL_S
-from tests.embedded_server import EmbeddedServer, reachable_directory
+from tests.embedded_server import EmbeddedServer
 from tests.kubernetes_cluster import SPAWNER, Cluster, login_secret
 from tests.process.container_harness import ContainerHarness, result
-from tests.processes import ROOT
+from tests.processes import ROOT, make_reachable_directory
 
 LOCK = "requirements-image.lock"
 LIMIT_MB = 130  # of what the image adds to its base; docs/scaling.md has the figures
@@ -46,7 +46,7 @@ def build_stage() -> list[list[str]]:
 @pytest.fixture(scope="module")
 def image() -> Iterator[Path]:
     """What the build stage makes of its folder, with the Python of this machine."""
-    folder = reachable_directory()
+    folder = make_reachable_directory()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LOADGEN_"))}
     try:
         for instruction, text in build_stage():

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.drivers.environment import checks_in, output_of
-from tests.embedded_server import EmbeddedServer, reachable_directory
+from tests.embedded_server import EmbeddedServer
+from tests.processes import make_reachable_directory
 
 HERE = Path(__file__).parent / "jdbc"
 INSTALL_S, RUN_S = 500.0, 200.0
@@ -53,7 +54,7 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def printed() -> Iterator[dict[str, str]]:
     """What `Contract.java` printed, by the names of its checks."""
-    place = reachable_directory()
+    place = make_reachable_directory()
     for name in ("pom.xml", "Contract.java"):
         shutil.copy(HERE / name, place)
     output_of(place, INSTALL_S, "mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib")

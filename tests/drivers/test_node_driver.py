@@ -12,7 +12,8 @@ import pytest
 
 from loadgen.model.capture import StatementRole
 from tests.drivers.environment import captured_from, values_of
-from tests.embedded_server import EmbeddedServer, reachable_directory
+from tests.embedded_server import EmbeddedServer
+from tests.processes import make_reachable_directory
 
 HERE = Path(__file__).parent / "node"
 INSTALL_S, RUN_S = 400.0, 100.0
@@ -29,7 +30,7 @@ Run = Callable[..., list[dict[str, Any]]]
 @pytest.fixture(scope="module")
 def script() -> Iterator[Path]:
     """`query.js` with the driver, installed from the lock into a separate directory."""
-    place = reachable_directory()
+    place = make_reachable_directory()
     for name in ("package.json", "package-lock.json", "query.js"):
         shutil.copy(HERE / name, place)
     install = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund"]

@@ -65,11 +65,13 @@ def measure(harness: PoolHarness, runners: int, runs: int, chance: random.Random
     clock = SystemClock()
     began_ns = clock.monotonic_ns()
     harness.start(f"--min={runners}", f"--max={runners}", "--grace=10s")
-    harness.wait_for(lambda: len(harness.runner_pids()) >= runners // 2, "half of the runners register")
+    harness.wait_until(lambda: len(harness.runner_pids()) >= runners // 2, "half of the runners register")
     faults = harness.inject_faults(FaultPlan(kills=runners // 2, stops=runners // 2, every_s=1.0), chance)
-    harness.wait_for(lambda: not harness.unfinished(), "every run ends")
+    harness.wait_until(lambda: not harness.unfinished(), "every run ends")
     took_s = (clock.monotonic_ns() - began_ns) / 1e9
-    harness.wait_for(lambda: all(one.ended_at for each in harness.attempts().values() for one in each), "attempts end")
+    harness.wait_until(
+        lambda: all(one.ended_at for each in harness.attempts().values() for one in each), "attempts end"
+    )
     how = assert_all_is_well(harness, queued)
     assert_taken_in_order(harness)
     histories = harness.attempts()

@@ -1,4 +1,4 @@
-"""Pools, and directories for servers that tests start, stop and kill themselves."""
+"""Runs, pools, and directories for servers that tests start, stop and kill themselves."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 from tests.process.pool_harness import PoolHarness
+from tests.process.run_harness import RunHarness, run_harness
 from tests.process.served import serving
 from tests.processes import reachable_directory
 
@@ -25,6 +26,14 @@ def home() -> Iterator[Path]:
         with serving(path / "data"):
             pass
         yield path / "data"
+
+
+@pytest.fixture
+def harness(request: pytest.FixtureRequest, server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
+    """Runs on the shared server. `pytest.mark.scenario(embedded={...})`: sections of every scenario."""
+    marker = request.node.get_closest_marker("scenario")
+    with run_harness(server, tmp_path, **(marker.kwargs if marker else {})) as made:
+        yield made
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ class PoolHarness:
     def log(self) -> str:
         return "\n".join(path.read_text("utf-8", "replace") for path in sorted(self.folder.glob("pool-*.log")))
 
-    def wait_for(self, happened: Callable[[], object], what: str) -> None:
+    def wait_until(self, happened: Callable[[], object], what: str) -> None:
         """Wait for a state of the queue. Fails with what the pools have logged."""
         wait_until(
             happened, what, details=lambda: f"{self.unfinished()}\n{self.log()[-6000:]}", patience_s=self.patience_s

@@ -4,13 +4,9 @@ paused worker did not report in heartbeats are read from the snapshots."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.embedded_server import EmbeddedServer
-from tests.process.run_harness import MEASURES, Program, RunHarness, history, run_harness
+from tests.process.run_harness import MEASURES, Program, RunHarness, history
 from tests.processes import wait_until
 
 CONTROL = "RUN_STATUS|RUN_CONTROL_EVENTS|WORKER_HEARTBEATS"
@@ -18,12 +14,7 @@ AWAY_S = 13  # longer ago than the seconds in a heartbeat
 WARMUP_S = 1.0
 # Statements take far longer than a busy machine adds to them, so that a run has one verdict on any.
 LATE = 0.8  # a window may open a little late on a busy machine; the announcement would cost more than all of it
-
-
-@pytest.fixture
-def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
-    with run_harness(server, tmp_path, embedded={"slots": 32, "service_time": "300ms"}) as made:
-        yield made
+pytestmark = pytest.mark.scenario(embedded={"slots": 32, "service_time": "300ms"})
 
 
 def warm_ups(harness: RunHarness, run: Program) -> dict[str, float]:

@@ -47,7 +47,10 @@ def test_runs_in_the_tables_are_compared_and_incomparable_runs_are_reported(stor
     check_other_warehouse(store, first, big)
     check_other_scenario(store, first)
     check_wide_differences(store, first)
-    for other, why in ((bad, "is INVALID: worker lost: worker-1"), (begun, "is PREPARED, and not COMPLETED")):
+    for other, why in (
+        (bad, "is INVALID: worker lost: worker-1"),
+        (begun, "has the status PREPARED, and not COMPLETED"),
+    ):
         code, data = store.json(first, other)
         assert (code, data["verdict"]) == (2, "not comparable")
         assert data["reasons"] == [f"B ({other}) {why}"]

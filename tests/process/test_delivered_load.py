@@ -5,27 +5,19 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tests.embedded_server import EmbeddedServer
-from tests.process.run_harness import MEASURES, Program, RunHarness, history, run_harness
+from tests.process.run_harness import MEASURES, Program, RunHarness, history
 from tests.processes import wait_until
 
 LOGIN = "/session/v1/login-request"
 TOKEN_EXPIRED = {"kind": "error", "errno": 390144, "message": "JWT token is invalid."}
 SLOTS = 16
 REFUSED = 12
-
-
-@pytest.fixture
-def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
-    with run_harness(server, tmp_path, embedded={"slots": SLOTS, "service_time": "20ms"}) as made:
-        yield made
+pytestmark = pytest.mark.scenario(embedded={"slots": SLOTS, "service_time": "20ms"})
 
 
 def worker_process(run: Program, worker_id: str) -> psutil.Process:

@@ -196,7 +196,7 @@ def test_an_address_where_something_else_answers_is_an_error(environ):
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as stranger:
-        threading.Thread(target=stranger.serve_forever, name="stranger").start()
+        threading.Thread(target=stranger.serve_forever, args=(0.02,), name="stranger").start()
         environ[EMBEDDED_ADDRESS] = f"127.0.0.1:{stranger.server_port}"
         refusal = refusal_of(environ)
         stranger.shutdown()

@@ -29,12 +29,6 @@ MODEL = {"speed": {"X-Small": 1, "Small": 4}}
 KILLED_AT = ("block 1 of at most", "STARTING PREPARING", "RUNNING MEASUREMENT", "PASSED, exit code 0", "block 2, arm")
 
 
-@pytest.fixture
-def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
-    with run_harness(server, tmp_path) as made:
-        yield made
-
-
 class Experiment:
     """A file with its scenario, on a warehouse for each test."""
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.embedded_server import EmbeddedServer
-from tests.process.run_harness import MEASURES, Program, RunHarness, history, run_harness
+from tests.process.run_harness import MEASURES, Program, RunHarness, history
 from tests.processes import wait_until
 
 # Levels hold on any machine: the search needs more time than the test has.
@@ -29,12 +26,7 @@ SEARCH = {
 LOAD = {"mode": "find_max", "workers": 2, "connections": None, "duration": None, "warmup": "0s", "find_max": SEARCH}
 JUDGED = "SELECT STEP_NUMBER, TARGET_CONNECTIONS, OUTCOME FROM FIND_MAX_STEP_HISTORY WHERE RUN_ID = ? ORDER BY 1"
 RESULT = "SELECT FIND_MAX_RESULT, SUMMARY FROM TEST_RESULTS WHERE RUN_ID = ? AND WORKER_ID IS NULL"
-
-
-@pytest.fixture
-def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
-    with run_harness(server, tmp_path, embedded={"service_time": "200ms"}) as made:
-        yield made
+pytestmark = pytest.mark.scenario(embedded={"service_time": "200ms"})
 
 
 def searching(harness: RunHarness, **sections: Any) -> Program:

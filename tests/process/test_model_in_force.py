@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.embedded_server import EmbeddedServer, reachable_directory
+from tests.embedded_server import EmbeddedServer
 from tests.process.run_harness import MEASURES, Program, history, run_harness
 from tests.process.served import Server, serving
-from tests.processes import wait_until
+from tests.processes import reachable_directory, wait_until
 
 SERVICE_MS = 50.0
 MODEL = {"slots": 2, "service_time": f"{SERVICE_MS:g}ms"}
@@ -23,9 +23,10 @@ IN_FORCE = "the model of warehouse"
 
 
 @pytest.fixture
-def folder() -> Path:
+def folder() -> Iterator[Path]:
     """Not removed before the servers in it have ended."""
-    return reachable_directory()
+    with reachable_directory() as path:
+        yield path
 
 
 @contextmanager

@@ -20,12 +20,7 @@ from tests.process.run_harness import MEASURES, Program, RunHarness, history, ru
 from tests.processes import PROGRAM, reachable_directory
 
 SHORT = {"connections": 8, "warmup": "0s", "duration": "2s"}
-
-
-@pytest.fixture
-def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
-    with run_harness(server, tmp_path, embedded={"service_time": "200ms"}) as made:
-        yield made
+pytestmark = pytest.mark.scenario(embedded={"service_time": "200ms"})
 
 
 def run_folder(run: Program) -> Path:

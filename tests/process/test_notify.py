@@ -67,7 +67,7 @@ def receiver() -> Iterator[Receiver]:
             """Silent."""
 
     made = Receiver(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-    thread = threading.Thread(target=made.server.serve_forever, name="receiver")
+    thread = threading.Thread(target=made.server.serve_forever, args=(0.02,), name="receiver")
     thread.start()
     yield made
     made.server.shutdown()

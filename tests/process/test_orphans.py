@@ -8,8 +8,6 @@ import os
 import pty
 import select
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -24,17 +22,12 @@ from orchestrator.service import OrchestratorService
 from orchestrator.spawn.spawner import ObservedWorkers, WorkerOrder
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_harness import MEASURES, Program, RunHarness, history, run_harness
+from tests.process.run_harness import MEASURES, Program, RunHarness, history
 from tests.processes import PROGRAM, alive, wait_until
 
 SLOW = {"statements": [{"name": "slow", "sql": "SELECT SYSTEM$WAIT(100)"}]}
 SHORT = {"connections": 8, "warmup": "0s", "duration": "1s"}
-
-
-@pytest.fixture
-def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
-    with run_harness(server, tmp_path, embedded={"service_time": "200ms"}) as made:
-        yield made
+pytestmark = pytest.mark.scenario(embedded={"service_time": "200ms"})
 
 
 def on(name: str, **more: Any) -> dict[str, Any]:

@@ -44,11 +44,13 @@ def test_runs_survive_runners_that_are_killed_and_stopped(pools):
     ]
     hopeless = pools.add("hopeless", {"ms": 10, "exit": 4}, max_attempts=2)
     pools.start(f"--min={RUNNERS}", f"--max={RUNNERS}", "--grace=10s")
-    pools.wait_for(lambda: len(pools.runner_pids()) >= 2, "runners register")
+    pools.wait_until(lambda: len(pools.runner_pids()) >= 2, "runners register")
 
     signals = pools.inject_faults(FaultPlan(kills=3, stops=2, every_s=0.7), chance)
-    pools.wait_for(lambda: not pools.unfinished(), "every run ends")
-    pools.wait_for(lambda: all(one.ended_at for each in pools.attempts().values() for one in each), "all attempts end")
+    pools.wait_until(lambda: not pools.unfinished(), "every run ends")
+    pools.wait_until(
+        lambda: all(one.ended_at for each in pools.attempts().values() for one in each), "all attempts end"
+    )
 
     assert len(signals) >= 3
     how = assert_all_is_well(pools, [*queued, hopeless])
@@ -64,19 +66,19 @@ def test_runners_take_matching_runs_obey_requests_and_end_gracefully(pools):
     done = pools.add("done", {"ms": 1, "exit": 10}, requires=("zone=eu", "os=linux"))
     bad = pools.add("bad", {"ms": 1, "exit": 2})
     pool = pools.start("--min=1", "--max=1", "--labels=zone=eu", "--grace=1s")
-    pools.wait_for(lambda: pools.row(cancelled).run_id, "the run's id is known while it runs")
+    pools.wait_until(lambda: pools.row(cancelled).run_id, "the run's id is known while it runs")
 
     run_queue.cancel(pools.plane.session, retries(), cancelled, "enough")
-    pools.wait_for(
+    pools.wait_until(
         lambda: pools.row(done).status.is_terminal and pools.row(bad).status.is_terminal,
         "the others end",
     )
     seen = {name: pools.row(name) for name in (foreign, cancelled, done, bad)}
     (runner,) = online(pools)
     pool_workers.drain(pools.plane.session, retries(), runner)
-    pools.wait_for(lambda: online(pools) not in ([], [runner]), "another runner takes the place of the drained one")
+    pools.wait_until(lambda: online(pools) not in ([], [runner]), "another runner takes the place of the drained one")
     interrupted = pools.add("interrupted", {"ms": 600_000})
-    pools.wait_for(lambda: pools.row(interrupted).run_id, "it runs")
+    pools.wait_until(lambda: pools.row(interrupted).run_id, "it runs")
     pool.send_signal(signal.SIGTERM)
     code = pool.wait(60)
 
@@ -97,7 +99,7 @@ def test_the_run_of_a_killed_pool_goes_on_in_the_next_one_at_once(pools):
     """No process was left to report the end; the lease would last for an hour."""
     queue_id = pools.add("killed", {"ms": 600_000})
     pool = pools.start("--min=1", "--max=1", lease_s=3600.0)
-    pools.wait_for(lambda: pools.row(queue_id).run_id, "it runs")
+    pools.wait_until(lambda: pools.row(queue_id).run_id, "it runs")
     (runner,) = online(pools)
     (pid,) = pools.runner_pids()
     pool.kill()
@@ -106,7 +108,7 @@ def test_the_run_of_a_killed_pool_goes_on_in_the_next_one_at_once(pools):
 
     pools.start("--min=1", "--max=1", "--grace=1s", lease_s=3600.0)
 
-    pools.wait_for(lambda: pools.row(queue_id).epoch == 2, "another runner has it")
+    pools.wait_until(lambda: pools.row(queue_id).epoch == 2, "another runner has it")
     assert pools.row(queue_id).owner not in (None, runner)
     assert next(one.status for one in run_attempts.read(pools.plane.session, queue_id)) == "LOST"
     assert runner not in online(pools)
@@ -136,13 +138,13 @@ def test_a_real_run_goes_through_the_queue(pools, capsys, monkeypatch):
     held = pools.plane.claim(TargetWarehouse(account="EMBEDDED", name="POOL_WH").key, ttl_s=600.0)
     allowed = "--allow-command=sh"
     pools.start("--min=1", "--max=1", "--labels=zone=eu", allowed, fake_program=False, lease_s=60.0)  # not to be lost
-    pools.wait_for(lambda: pools.row(queue_id).exit_code, "the warehouse is in use")
+    pools.wait_until(lambda: pools.row(queue_id).exit_code, "the warehouse is in use")
     busy = pools.row(queue_id)
     run_leases.release(pools.plane.session, held)
     pools.plane.change("UPDATE RUN_QUEUE SET AVAILABLE_AT = SYSDATE() WHERE QUEUE_ID = ?", queue_id)
-    pools.wait_for(lambda: pools.row(queue_id).status.is_terminal, "the run ends")
+    pools.wait_until(lambda: pools.row(queue_id).status.is_terminal, "the run ends")
 
-    pools.wait_for(lambda: ask("pool", "stats")["idle_workers"], "the registry hears of it")
+    pools.wait_until(lambda: ask("pool", "stats")["idle_workers"], "the registry hears of it")
     shown, stats = ask("queue", "show", queue_id[:-4]), ask("pool", "stats")
     assert again == {"queue_id": queue_id, "added": False}
     assert (busy.status, busy.exit_code, busy.attempts, busy.available_in_ms > 0) == (QueueStatus.QUEUED, 75, 0, True)
@@ -165,7 +167,7 @@ def test_a_real_run_goes_through_the_queue(pools, capsys, monkeypatch):
     assert (stats["total_workers"], stats["processing_workers"]) == (1, 0)
     ended = f"runner-1 ended {queue_id}: COMPLETED {summary['verdict']}, exit code 0"
     for line in (f"runner-1 claimed {queue_id}, attempt 1", f"runner-1 started {queue_id} as run {run.run_id}", ended):
-        pools.wait_for(lambda line=line: line in pools.log(), line)
+        pools.wait_until(lambda line=line: line in pools.log(), line)
     assert (stats["total_completed"], stats["total_failed"]) == (1, 0)
     assert next(iter(stats["workers"].values())).keys() == {"status", "current_run", "completed", "failed"}
 
@@ -195,11 +197,11 @@ def test_an_idle_pool_lets_the_warehouse_sleep_and_wakes_up_for_work(pools):
         return [now for before, now in itertools.pairwise(times_ms) if now - before > IDLE_POLL_S * 900]
 
     pools.start("--max=1", f"--idle-poll={IDLE_POLL_S}s")
-    pools.wait_for(lambda: len(idle_looks()) > LOOKS_AN_HOUR, "an hour of looks")
+    pools.wait_until(lambda: len(idle_looks()) > LOOKS_AN_HOUR, "an hour of looks")
     first_ms, *_, last_ms = idle_looks()[: LOOKS_AN_HOUR + 1]
     statements = [line["sql_text"] for line in history() if first_ms <= line["start_ms"] < last_ms]
     queue_id = pools.add("late", {"ms": 50})
-    pools.wait_for(lambda: pools.row(queue_id).status is QueueStatus.COMPLETED, "it is done")
+    pools.wait_until(lambda: pools.row(queue_id).status is QueueStatus.COMPLETED, "it is done")
 
     assert len(statements) < 30, "\n".join(sorted(statements))
     (line,) = [line for line in pools.log().splitlines() if "credits a day" in line]

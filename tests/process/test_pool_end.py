@@ -32,14 +32,14 @@ def test_a_stopped_pool_reports_what_it_waits_for_and_each_change_of_it(pools):
     release = pools.folder / "release"
     quick, slow = pools.add("quick", {"until": str(release)}), pools.add("slow", LONG)
     pool = pools.start("--min=2", "--max=2", "--grace=600s")
-    pools.wait_for(lambda: pools.row(quick).run_id and pools.row(slow).run_id, "both run")
+    pools.wait_until(lambda: pools.row(quick).run_id and pools.row(slow).run_id, "both run")
 
     pool.send_signal(signal.SIGTERM)
     two = "stopping: 2 runs under way finish first, within 600 s; press Ctrl-C again to queue them again"
-    pools.wait_for(lambda: two in pools.log(), two)
+    pools.wait_until(lambda: two in pools.log(), two)
     release.touch()
     one = "stopping: 1 run under way finishes first"
-    pools.wait_for(lambda: one in pools.log(), one)
+    pools.wait_until(lambda: one in pools.log(), one)
     pool.send_signal(signal.SIGTERM)
 
     assert pool.wait(PATIENCE_S) == 0
@@ -54,11 +54,11 @@ def test_a_second_signal_does_not_wait_for_the_statements_of_a_run(pools):
     """They take minutes, and the run would wait for them after one signal."""
     queue_id = pools.add("slow", SLOW)
     pool = pools.start("--min=1", "--max=1", "--grace=600s", fake_program=False, lease_s=600.0)
-    pools.wait_for(lambda: pools.row(queue_id).run_id, "it runs")
-    pools.wait_for(lambda: _measures(pools, queue_id), "it measures")
+    pools.wait_until(lambda: pools.row(queue_id).run_id, "it runs")
+    pools.wait_until(lambda: _measures(pools, queue_id), "it measures")
 
     pool.send_signal(signal.SIGINT)
-    pools.wait_for(lambda: "stopping: 1 run under way finishes first" in pools.log(), "it waits")
+    pools.wait_until(lambda: "stopping: 1 run under way finishes first" in pools.log(), "it waits")
     pool.send_signal(signal.SIGINT)
 
     assert pool.wait(PATIENCE_S) == 0
@@ -96,7 +96,7 @@ def test_three_times_ctrl_c_on_a_terminal_ends_a_pool_at_once(pools):
                 break
         return text.encode() in said
 
-    pools.wait_for(lambda: has_said(f"started {queue_id}"), "it runs")
+    pools.wait_until(lambda: has_said(f"started {queue_id}"), "it runs")
     for heard in ("under way finishes first", "ended and queued again", "ended at once: 1 run under way"):
         os.write(master, b"\x03")
         wait_until(lambda: has_said(heard), heard)  # noqa: B023

@@ -20,7 +20,7 @@ import pytest
 
 from loadgen.cli.main import main
 from tests import SCENARIO_EXAMPLES
-from tests.embedded_server import EmbeddedServer, reachable_directory
+from tests.embedded_server import EmbeddedServer
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, wait_until
 
 PREPARE = [*PROGRAM, "prepare"]
@@ -128,10 +128,8 @@ def test_an_example_is_prepared_and_a_second_time_nothing_is_done(server, path, 
 
 
 @pytest.mark.slow
-def test_no_server_and_no_setting_are_needed():
-    home = reachable_directory()
-
-    done = prepare(None, ROOT / "examples" / "quickstart.yaml", LOADGEN_EMBEDDED_DATA_DIR=str(home / "data"))
+def test_no_server_and_no_setting_are_needed(scratch):
+    done = prepare(None, ROOT / "examples" / "quickstart.yaml", LOADGEN_EMBEDDED_DATA_DIR=str(scratch / "data"))
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("BENCH.PUBLIC.QUICKSTART_ORDERS: created, 10,000 rows in ")

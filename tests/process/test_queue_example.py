@@ -55,7 +55,7 @@ def test_queued_runs_use_the_server_of_the_pool_whatever_they_request(pools, ser
     queued(pools, "other", "\n".join(f"{key}: {json.dumps(value)}" for key, value in OTHER.items()))
 
     pools.start("--min=2", "--max=2", fake_program=False, lease_s=60.0)
-    pools.wait_for(lambda: all(row.status.is_terminal for row in pools.rows()), "both have ended")
+    pools.wait_until(lambda: all(row.status.is_terminal for row in pools.rows()), "both have ended")
 
     rows = {row.name: row for row in pools.rows()}
     assert {name: (row.status.value, row.attempts) for name, row in rows.items()} == {

@@ -97,12 +97,6 @@ def served(command: str, home: Path, port: str) -> Iterator[str]:
         assert process.wait(30) == 0
 
 
-@pytest.fixture
-def home() -> Iterator[Path]:
-    with reachable_directory() as path:
-        yield path
-
-
 def test_every_command_of_the_documents_is_run_by_a_test():
     assert COMMANDS
     assert [command for command in COMMANDS if tried_by(command) is None] == []
@@ -127,9 +121,9 @@ def test_a_command_in_a_document_exists_with_its_options(text: str):
 
 
 @pytest.mark.parametrize("command", commands(OFFLINE))
-def test_commands_without_a_server_run_as_shown_by_the_script_of_bin(command: str, home: Path):
+def test_commands_without_a_server_run_as_shown_by_the_script_of_bin(command: str, scratch: Path):
     done = subprocess.run(
-        shlex.split(command), capture_output=True, text=True, env=environment(home), cwd=ROOT, timeout=PATIENCE_S
+        shlex.split(command), capture_output=True, text=True, env=environment(scratch), cwd=ROOT, timeout=PATIENCE_S
     )
 
     assert done.returncode == 0, done.stderr
@@ -137,10 +131,12 @@ def test_commands_without_a_server_run_as_shown_by_the_script_of_bin(command: st
 
 
 @pytest.mark.parametrize("command", commands(OWN_SERVER))
-def test_commands_that_start_a_server_run_as_shown(command: str, home: Path):
+def test_commands_that_start_a_server_run_as_shown(command: str, scratch: Path):
     words = [word.replace("examples/", f"{ROOT}/examples/") for word in words_of(command, SHOWN_PORT)]
 
-    done = subprocess.run(words, capture_output=True, text=True, env=environment(home), cwd=home, timeout=PATIENCE_S)
+    done = subprocess.run(
+        words, capture_output=True, text=True, env=environment(scratch), cwd=scratch, timeout=PATIENCE_S
+    )
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout
@@ -218,8 +214,8 @@ def documented() -> Iterator[tuple[Path, str]]:
 
 
 @pytest.mark.parametrize("command", [command for command in commands(SERVED) if command != WITH_PORT])
-def test_a_server_is_served_as_shown(command: str, home: Path):
-    with served(command, home, free_port()) as address:
+def test_a_server_is_served_as_shown(command: str, scratch: Path):
+    with served(command, scratch, free_port()) as address:
         assert address.startswith("127.0.0.1:")
 
 

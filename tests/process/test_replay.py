@@ -8,14 +8,12 @@ import re
 import signal
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_harness import TIMING, RunHarness, run_harness
+from tests.process.run_harness import TIMING, RunHarness
 from tests.processes import ROOT
 
 SESSIONS, STATEMENTS = 3, 12
@@ -31,12 +29,6 @@ SCENARIO = {
     "thresholds": ["error_rate <= 0%"],
     "timing": TIMING,
 }
-
-
-@pytest.fixture
-def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
-    with run_harness(server, tmp_path) as made:
-        yield made
 
 
 def execute_sessions(server: EmbeddedServer, database: str, warehouse: str) -> None:

@@ -10,14 +10,13 @@ import json
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_harness import MEASURES, Program, RunHarness, run_harness
+from tests.process.run_harness import MEASURES, Program, RunHarness
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, alive, wait_until
 
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
@@ -54,12 +53,6 @@ prepare:
       columns: [{name: ID, type: INTEGER, primary_key: true, generate: {sequence: {start: 1}}}]
 workload: {statements: [{name: one, sql: SELECT 1}]}
 """
-
-
-@pytest.fixture
-def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
-    with run_harness(server, tmp_path) as made:
-        yield made
 
 
 def executed(server: EmbeddedServer, run_id: str) -> Counter[str]:

@@ -32,12 +32,7 @@ NAP = {"statements": [{"name": "nap", "sql": "SELECT SYSTEM$WAIT(200, 'MILLISECO
 PATIENT = {"statement_timeout": "2m"}
 ENDS_SOON = {"warmup": "0s", "duration": "1s"}
 RESULTS_READ = "FROM TEST_RESULTS WHERE RUN_ID"  # by the orchestrator alone, when every worker is over
-
-
-@pytest.fixture
-def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
-    with run_harness(server, tmp_path, embedded={"slots": SLOTS, "service_time": "20ms"}) as made:
-        yield made
+pytestmark = pytest.mark.scenario(embedded={"slots": SLOTS, "service_time": "20ms"})
 
 
 def under_way(server: EmbeddedServer) -> int:

@@ -42,7 +42,7 @@ class Writers:
     def acknowledged(self) -> int:
         return len(self.singles) + len(self.pairs)
 
-    def wait_for(self, more: int) -> None:
+    def wait_more(self, more: int) -> None:
         enough = self.acknowledged + more
         wait_until(lambda: self.acknowledged >= enough, f"{more} more commits acknowledged")
 
@@ -105,7 +105,7 @@ def test_acknowledged_writes_survive_kill_9_of_the_server(home, commits):
     with serving(home) as server:
         make_tables(server)
         writers = Writers(server)
-        writers.wait_for(random.randint(100, commits))
+        writers.wait_more(random.randint(100, commits))
 
         server.process.kill()
         server.process.wait(PATIENCE_S)
@@ -125,7 +125,7 @@ def test_acknowledged_writes_survive_kill_9_of_postgresql_and_the_server_continu
         bystander.sql("ALTER SESSION SET QUERY_TAG = 'bystander'")
         writers = Writers(server)
         for _ in range(3):
-            writers.wait_for(random.randint(100, 700))
+            writers.wait_more(random.randint(100, 700))
             postmaster = server.postmaster
             backends = [process.pid for process in psutil.Process(postmaster).children()]
 
@@ -134,7 +134,7 @@ def test_acknowledged_writes_survive_kill_9_of_postgresql_and_the_server_continu
             if victim == "postmaster":
                 wait_successor(server, postmaster)
             wait_until(bystander.answers, "the old session served again")
-        writers.wait_for(100)
+        writers.wait_more(100)
         writers.stop()
 
         assert_kept(server, writers)
@@ -223,7 +223,7 @@ class Maker:
                 self._wire.sql(f"CREATE TABLE T{number} AS SELECT {number} AS X")
                 self.made.add(f"T{number}")
 
-    def wait_for(self, more: int) -> None:
+    def wait_more(self, more: int) -> None:
         enough = len(self.made) + more
         wait_until(lambda: len(self.made) >= enough, f"{more} more tables made")
 
@@ -249,7 +249,7 @@ def test_objects_made_while_postgresql_dies_are_there_entirely_or_not_at_all(hom
         Wire(server).sql("CREATE OR REPLACE SCHEMA LOADGEN.DDL")
         maker = Maker(server)
         for _ in range(3):
-            maker.wait_for(10)
+            maker.wait_more(10)
             kill_postgres(server, Wire(server))
         maker.stop()
 
@@ -262,7 +262,7 @@ def test_objects_made_while_the_server_dies_are_there_entirely_or_not_at_all(hom
     with serving(home) as server:
         Wire(server).sql("CREATE OR REPLACE SCHEMA LOADGEN.DDL")
         maker = Maker(server)
-        maker.wait_for(random.randint(10, 60))
+        maker.wait_more(random.randint(10, 60))
         server.process.kill()
         server.process.wait(PATIENCE_S)
         with contextlib.suppress(http.client.HTTPException, OSError):

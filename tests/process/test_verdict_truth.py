@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 import random
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.embedded_server import EmbeddedServer
-from tests.process.run_harness import MEASURES, Program, RunHarness, history, run_harness
+from tests.process.run_harness import MEASURES, Program, RunHarness, history
 from tests.processes import wait_until
 
 DURATION_S, SERVICE_MS, RATE = 6, 50, 40
@@ -82,15 +81,9 @@ CASES: list[tuple[str, Fault]] = [
     ("rate with max_lag", refuse_logins),
     *zip(_rng.sample(EACH, len(EACH)), (terminate, suspend, drop_sessions, interrupt_control), strict=True),
 ]
-
-
-@pytest.fixture
-def harness(server: EmbeddedServer, tmp_path: Path) -> Iterator[RunHarness]:
-    workload = {"statements": [{"name": "truth", "sql": SQL}]}
-    with run_harness(
-        server, tmp_path, embedded={"slots": 16, "service_time": f"{SERVICE_MS}ms"}, workload=workload
-    ) as made:
-        yield made
+pytestmark = pytest.mark.scenario(
+    embedded={"slots": 16, "service_time": f"{SERVICE_MS}ms"}, workload={"statements": [{"name": "truth", "sql": SQL}]}
+)
 
 
 @pytest.mark.slow  # test_pauses.py, test_worker_faults.py and test_delivered_load.py have one of each fault

@@ -226,7 +226,7 @@ def test_what_only_one_run_has_is_one_line_and_a_long_list_is_cut():
 @pytest.mark.parametrize(
     ("status", "summary", "why"),
     [
-        ("RUNNING", None, "is RUNNING, and not COMPLETED"),
+        ("RUNNING", None, "has the status RUNNING, and not COMPLETED"),
         ("COMPLETED", None, "has no result"),
         ("COMPLETED", {"validity": {"valid": False, "reasons": ["worker lost"]}}, "is INVALID: worker lost"),
         ("COMPLETED", SUMMARY | {"find_max": {"max_concurrency": None, "reason": "step 1 failed"}}, "found no maximum"),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from loadgen.metrics.connections import ConnectionFailure, ReconnectReason
+from loadgen.metrics.connections import ConnectionFailure, ConnectionTime, ReconnectReason
 from loadgen.metrics.live_metrics import read_live, write_live
 from loadgen.metrics.window import WindowResult
 from loadgen.model.run import Phase, WorkerStatus, worker_share
@@ -373,6 +373,18 @@ def test_the_key_that_replaces_connections_is_named() -> None:
 
 
 def test_logins_in_a_stage_that_was_cancelled_before_it_began_are_no_share_of_anything() -> None:
-    delivered = Delivered(portions={("worker-0", 1): Portion(planned=1_000), ("worker-0", 2): Portion(logging_in=30)})
+    logging_in_ms = {1: 0, 2: 30, 3: 600}
+    windows = [
+        window(
+            step_id=step_id, connections=ConnectionTime(planned_ms=1_000, delivered_ms=1_000, logging_in_ms=again_ms)
+        )
+        for step_id, again_ms in logging_in_ms.items()
+    ]
+    plan: dict[Key, int] = {("worker-0", 1): 1_000, ("worker-0", 2): 0}
 
+    delivered = Delivered(portions=delivered_connections({"worker-0": windows}, plan))
     assert shortfalls(delivered) == login_warnings(delivered) == []
+
+    delivered = Delivered(portions=delivered_connections({"worker-0": windows}, {**plan, ("worker-0", 3): 1_000}))
+    (said,) = shortfalls(delivered)
+    assert said.startswith("connections were logging in for 60.0 % of the planned time of stage 3")

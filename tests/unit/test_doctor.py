@@ -287,11 +287,28 @@ def test_the_cost_counts_every_cluster_for_as_long_as_the_run_can_last():
 
     assert told.level is FindingLevel.OK
     assert told.message.startswith(
-        "at most 9.00 credits: 8.00 for Medium, 2 clusters, and 1.00 for the control warehouse"
+        "at most 12.15 credits: 10.80 for Medium, 2 clusters, and 1.35 for the control warehouse"
     )
-    assert online.cost(planned, found, 8.9).level is FindingLevel.WARNING
-    assert "X-Small 1.00, Small 2.00" in online.cost(planned, None, None).message
+    assert told.details[0].startswith("at the rate of generation 2.")
+    assert online.cost(planned, found, 12.1).level is FindingLevel.WARNING
+    assert "X-Small 1.35, Small 2.70" in online.cost(planned, None, None).message
     assert online.cost(None, None, None).message.startswith("none")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"generation": None}, "at most 9.35 credits: 8.00 for Medium"),
+        ({"type": "SNOWPARK-OPTIMIZED", "generation": None}, "at most 13.35 credits: 12.00 for Medium"),
+        ({"type": "ADAPTIVE", "size": None}, "at most, in credits by size: "),
+    ],
+)
+def test_the_cost_is_that_of_the_kind_of_the_warehouse(row, message):
+    planned = plan(scenario("load: {warmup: 0s, duration: 58m}\ntiming: {drain: 2m}\n"), cores=2).cost
+
+    told = online.cost(planned, WarehouseDescription.from_row({**ROW, **row}, 8), None)
+
+    assert told.message.startswith(message)
 
 
 # --- how checks are run ----------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from loadgen.rules.measurement import (
 from loadgen.rules.price import WarehouseSample
 from loadgen.rules.scenario_plan import plan
 from loadgen.scenario.experiment import read_experiment
+from orchestrator.experiment.warehouse_settings import worst_cases
 from tests.unit.metrics_builders import MS, S, sample, worker
 
 METRICS = [ExperimentMetric.parse(text) for text in ("p50", "a.p95", "avg", "qps", "price")]
@@ -335,19 +336,19 @@ def test_a_plan_shows_order_time_worst_case_credits_and_the_detectable_differenc
     assert made.block_s == 2 * (5 + 10 + 50)
     assert made.longest_s == 10 * 2 * 2 * (5 + 10 + 50 + 120)
     assert made.credits is not None
-    assert made.credits.by_size["X-Small"] == pytest.approx(10 * 2 * 2 * 180 / 3600)
+    assert made.credits.by_size["X-Small"] == pytest.approx(1.35 * 10 * 2 * 2 * 180 / 3600)
     assert made.credits.total is None
     assert 0.04 < made.detectable < 0.08
     text = experiment_plan_text(made)
     assert "block 1: " in text
     assert "4 blocks at least, about 8m 40s; all 10, about 21m 40s." in text
-    assert "if every arm had a warehouse of this size: X-Small 2.00, Small 4.00" in text
+    assert "if every arm had a warehouse of this size: X-Small 2.70, Small 5.40" in text
     told = experiment_plan_data(made)["credits"]
     assert math.isclose(told["by_size"]["Small"], 2 * made.credits.by_size["X-Small"])
 
 
 SIZED = (
-    "{a: {warehouse: {name: A, size: Small, query_acceleration: true}},"
+    "{a: {warehouse: {name: A, size: Small, generation: 1, query_acceleration: true}},"
     " b: {warehouse: {name: B, size: X-Small, generation: 2, max_clusters: 3}}}"
 )
 
@@ -367,16 +368,30 @@ def test_a_plan_has_the_credits_of_each_arm_by_its_size_generation_and_clusters(
     assert "Without query acceleration, which is on for a: its credits are not estimated." in text
 
 
+def test_a_plan_counts_a_warehouse_that_an_arm_creates_as_the_run_does(tmp_path):
+    """Without a size it is X-Small; its generation depends on the account."""
+    arms = "{a: {warehouse: {name: A, create: true}}, b: {warehouse: {name: B, create: true, size: Small}}}"
+
+    made = planned(tmp_path, arms)
+
+    loaded = read_experiment(tmp_path / "e.yaml", environ={})
+    run = worst_cases(loaded, {name: arm.scenario for name, arm in loaded.arms.items()})
+    assert made.credits is not None
+    assert made.credits.by_arm == {name: pytest.approx(10 * 2 * (each or 0.0)) for name, each in run.items()}
+    assert run == {"a": pytest.approx(1.35 * 180 / 3600), "b": pytest.approx(2 * 1.35 * 180 / 3600)}
+    assert made.credits.by_size == {}
+
+
 def test_an_arm_whose_size_is_not_known_has_a_table_beside_the_others(tmp_path):
     arms = "{a: {warehouse: {name: A, size: Small}}, b: {warehouse: {name: B, min_clusters: 2, max_clusters: 2}}}"
 
     made = planned(tmp_path, arms, "budget: {credits: 9}\n")
 
     assert made.credits is not None
-    assert (dict(made.credits.by_arm), made.credits.block) == ({"a": pytest.approx(2.0)}, None)
-    assert made.credits.by_size["Medium"] == pytest.approx(2 + 2 * 4)
+    assert (dict(made.credits.by_arm), made.credits.block) == ({"a": pytest.approx(2.7)}, None)
+    assert made.credits.by_size["Medium"] == pytest.approx(1.35 * (2 + 2 * 4))
     assert "budget.credits is 9: no block is begun that may exceed it." in experiment_plan_text(made)
-    assert "if every other arm had a warehouse of this size: X-Small 4.00" in experiment_plan_text(made)
+    assert "if every other arm had a warehouse of this size: X-Small 5.40" in experiment_plan_text(made)
 
 
 @pytest.mark.parametrize(("time", "blocks"), [("1h", 10), ("11m", 5), ("5m", 2)])

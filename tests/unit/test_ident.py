@@ -1,13 +1,14 @@
 """Every name is one token in a statement; everything else is rejected."""
 
 import re
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import LoadgenError
-from loadgen.snowflake.ident import Identifier, InvalidIdentifier, QualifiedName
+from loadgen.snowflake.ident import Identifier, InvalidIdentifier, QualifiedName, text_literal, timestamp_literal
 
 HOSTILE = [
     "",
@@ -131,3 +132,11 @@ def test_a_short_name_is_completed_from_its_surroundings():
     assert QualifiedName.parse("t").within(db, schema).sql == '"DB"."PUBLIC"."T"'
     assert QualifiedName.parse("s.t").within(db, schema).sql == '"DB"."S"."T"'
     assert QualifiedName.parse("d.s.t").within(db, schema).sql == '"D"."S"."T"'
+
+
+def test_texts_and_times_become_one_literal():
+    assert text_literal("it's") == "'it''s'"
+    assert text_literal("\\' OR 1 --") == "'\\\\'' OR 1 --'"
+    moment = datetime(2026, 11, 15, 2, 0, 0, 1000)  # noqa: DTZ001  naive UTC
+    assert timestamp_literal(moment) == "TO_TIMESTAMP_LTZ('2026-11-15T02:00:00.001000+00:00')"
+    assert timestamp_literal(moment.replace(tzinfo=UTC)) == timestamp_literal(moment)

@@ -12,7 +12,8 @@ import pytest
 
 from loadgen.control.session import ControlSession, NamedQuery
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
-from loadgen.model.warehouse import DAY_S, LOOK_AWAKE_S, look_credits_per_day
+from loadgen.model.warehouse import LOOK_AWAKE_S, look_credits_per_day
+from loadgen.units import DAY_S
 from orchestrator.nightly import runner
 from orchestrator.nightly.pool import PING_S
 from orchestrator.nightly.queue import PollPace, QueueMaintenance

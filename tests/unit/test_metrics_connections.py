@@ -137,13 +137,13 @@ def test_a_connection_beyond_the_plan_makes_up_for_nothing() -> None:
     assert slots.time(1_000) == (2_000, 1_000, 0)
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_login_was_logging_in() -> None:
+def test_a_login_that_its_client_leaves_before_it_has_ended_is_missing() -> None:
     slots = Slots(1)
     slots.connected(0, 0)
     slots.began(0, 100, again=True)
     slots.gone(0, 300)
 
-    assert slots.time(1_000) == (1_000, 300, 200)
+    assert slots.time(1_000) == (1_000, 100, 0)
 
 
 def test_the_plan_follows_the_ramp() -> None:
@@ -245,10 +245,12 @@ def test_every_millisecond_of_every_slot_is_accounted_for(moves, low, high, ramp
         elif move == "refuse":
             meter.login_refused(slot, now_ns, NO)
             state[slot], provisional[slot], was_open[slot] = "absent", 0, True
+        elif move == "leave":
+            meter.gone(slot, now_ns)
+            state[slot], provisional[slot] = "absent", 0
         else:
-            meter.login_succeeded(slot, now_ns, None) if move == "connect" else meter.gone(slot, now_ns)
-            state[slot] = "open" if move == "connect" else "absent"
-            was_open[slot] = was_open[slot] or move == "connect"
+            meter.login_succeeded(slot, now_ns, None)
+            state[slot], was_open[slot] = "open", True
             total["delivered"] += provisional[slot]
             total["logging_in"] += provisional[slot]
             provisional[slot] = 0

@@ -8,7 +8,7 @@ from loadgen.metrics.recorder import Outcome
 from loadgen.metrics.stalls import WindowStalls, possible_stalls
 from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.threshold import parse_threshold
-from loadgen.rules.client_health import ClientHealth
+from loadgen.rules.client_health import ClientHealth, ClientHealthByScope
 from loadgen.rules.thresholds import Checked, check_threshold
 from loadgen.rules.validity import undecided
 from loadgen.scenario.model import Threshold
@@ -35,7 +35,7 @@ def test_a_threshold_that_a_hidden_stall_may_have_missed_is_undecided_and_says_w
 
     assert run.longest_stall_ms == 0.0
     assert (found.passed, found.undecided, found.value) == (False, True, None)
-    assert undecided([STALL], [found], ClientHealth(), run, open_loop=False) == [
+    assert undecided([STALL], [found], ClientHealthByScope(run=ClientHealth()), run, open_loop=False) == [
         "undecided: longest_stall < 5s cannot be judged: for 14.9 s every statement in flight may have been stalled,"
         " but some had fewer than 10 samples for a median, or their worker was paused; use a longer warm-up, or"
         " leave the threshold out"

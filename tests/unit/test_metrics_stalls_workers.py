@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from loadgen.metrics.recorder import Outcome
-from loadgen.metrics.stalls import run_stalls
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from loadgen.metrics.recorder import Outcome, WindowState
+from loadgen.metrics.stalls import Span, WindowStalls, common, merged, run_stalls, without
+from loadgen.metrics.window import WindowResult, merge
+from loadgen.results.run_snapshot import WorkerHealth
+from orchestrator.aggregation import RunAggregator
 from tests.unit.metrics_builders import MS, Loop
+from tests.unit.orchestrator_builders import live, view, window
 
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
@@ -71,3 +79,74 @@ def test_think_time_alone_is_no_stall() -> None:
         loop.flights.append((0, at_ms * MS, (at_ms + 300) * MS, Outcome.SUCCEEDED))
 
     assert run_stalls([[loop.until(82)]]) == ()
+
+
+# --- while the run measures: heartbeats are not equally old -----------------------------------------------------------
+
+
+def told(
+    until_ms: int, *stalled: Span, idle: tuple[Span, ...] = (), state: WindowState = WindowState.OPEN, **more: int
+):
+    """The window of a worker in a heartbeat that reaches to `until_ms`."""
+    spans = [common(spans, [(0, until_ms)]) for spans in (stalled, idle)]
+    known = WindowStalls(from_ms=0, until_ms=until_ms, stalled=tuple(spans[0]), idle=tuple(spans[1]))
+    return replace(window(state=state, seconds=until_ms / 1_000, **more), stalls=known)
+
+
+def test_an_old_heartbeat_is_no_evidence_of_a_stall() -> None:
+    """Whether the second worker was answered after its heartbeat is not known yet."""
+    frozen, answered = told(20_000, (13_000, 20_000)), told(12_500)
+
+    found = merge([[frozen], [answered]], live=True)
+
+    assert found.longest_stall_ms == 0.0
+    assert found.possible_stall_ms == 0.0
+    later = told(20_000, (13_000, 20_000))
+    assert merge([[frozen], [later]], live=True).stalls == ((13_000, 20_000),)
+
+
+@pytest.mark.parametrize("health", [WorkerHealth.DEAD, WorkerHealth.DONE])
+def test_a_worker_that_has_ended_does_not_hide_a_stall(health: WorkerHealth) -> None:
+    progress = RunAggregator([])
+    frozen, gone = view(live=live(told(20_000, (13_000, 20_000)))), view(number=1, live=live(told(12_500)))
+    progress.note([frozen, gone])
+    assert progress.merged.stalls == ()
+
+    progress.note([frozen, replace(gone, health=health)])
+
+    assert progress.merged.stalls == ((13_000, 20_000),)
+
+
+def test_the_newest_window_of_a_worker_tells_how_far_it_has_reported() -> None:
+    """A window that is stored meanwhile is kept as it was reported last: open."""
+    stage, next_stage = told(9_500, window_id=1), replace(told(20_000, (13_000, 20_000)), window_id=2)
+
+    assert merge([[stage, next_stage]], live=True).stalls == ((13_000, 20_000),)
+
+
+LENGTH_MS = 30_000
+spans = st.lists(st.integers(0, LENGTH_MS // 100), max_size=6, unique=True).map(
+    lambda edges: [
+        (100 * start, 100 * end) for start, end in zip(sorted(edges)[::2], sorted(edges)[1::2], strict=False)
+    ]
+)
+
+
+@given(st.lists(st.tuples(spans, spans, st.integers(100, LENGTH_MS)), min_size=1, max_size=4), st.booleans())
+@example([([(13_000, 20_000)], [], 20_000), ([], [], 12_500)], False)
+def test_a_stall_in_heartbeats_of_any_age_is_one_of_the_run(
+    workers: list[tuple[list[Span], list[Span], int]], ends: bool
+) -> None:
+    """Workers that are stalled, idle or answered; `ends`: the first worker ended with its heartbeat."""
+    whole: list[list[WindowResult]] = []
+    heard: list[list[WindowResult]] = []
+    for number, (stalled, idle, age_ms) in enumerate(workers):
+        over = ends and number == 0
+        state, length_ms = (WindowState.CLOSED, age_ms) if over else (WindowState.OPEN, LENGTH_MS)
+        quiet = tuple(without(merged(idle), merged(stalled)))
+        whole.append([told(length_ms, *merged(stalled), idle=quiet, state=WindowState.FINAL)])
+        heard.append([told(age_ms, *merged(stalled), idle=quiet, state=state)])
+
+    of_run, so_far = merge(whole).stalls or (), merge(heard, live=True).stalls or ()
+
+    assert without(so_far, of_run) == []

@@ -337,9 +337,9 @@ def test_the_meter_counts_clusters_by_size_and_time():
     assert meter.credits == 0.0
     meter.observe("X-Small", WarehouseKind.GEN1, 1, 1_800 * second_ns)
     meter.observe(None, WarehouseKind.GEN1, 1, 5_400 * second_ns)
-    meter.observe("X-Small", WarehouseKind.GEN1, 1, 9_000 * second_ns)  # of an unknown size nothing is known
+    meter.observe("X-Small", WarehouseKind.GEN1, 1, 9_000 * second_ns)  # an unknown size shows no cost: as before
 
-    assert meter.credits == pytest.approx(2 * 4 / 2 + 1)
+    assert meter.credits == pytest.approx(2 * 4 / 2 + 2)
     assert meter.credits_at(9_000 * second_ns) == meter.credits
     assert meter.credits_at(12_600 * second_ns) == pytest.approx(meter.credits + 1)  # as when it was last seen
     assert CreditMeter().credits_at(12_600 * second_ns) == 0.0

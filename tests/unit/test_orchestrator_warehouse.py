@@ -6,13 +6,17 @@ import threading
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from snowflake.connector.errors import OperationalError
 
 from loadgen.control.session import ControlFailed, ControlSession
+from loadgen.model.warehouse import WarehouseKind
 from loadgen.snowflake.failure import classify
 from loadgen.snowflake.profile import ConnectionProfile
 from orchestrator import warehouse
-from orchestrator.warehouse import WarehousePoller
+from orchestrator.guardrails import costs_too_much
+from orchestrator.warehouse import CreditMeter, WarehousePoller
 from tests.fake_clock import FakeClock
 from tests.unit.simulation.target import Warehouse
 
@@ -163,3 +167,51 @@ def test_a_warehouse_that_shows_no_clusters_has_one_while_it_is_started(
 
     assert watch.credits == pytest.approx(16 * clusters), "after an hour"
     assert watch.queue_seen() is (clusters == 1), "the only cluster is started, and statements wait"
+
+
+class Resized(Shown):
+    """A warehouse whose size becomes one without a known price."""
+
+    description = tuple((name,) for name in ("name", "running", "queued", "started_clusters", "size"))
+
+    def __init__(self, *rows: tuple[str, int]) -> None:
+        super().__init__(*(EMPTY for _ in rows))
+        self._rows = list(rows)
+
+    def fetchall(self) -> list[tuple[object, ...]]:
+        size, clusters = self._rows.pop(0)
+        return [("WH", 1, self.queued.pop(0), clusters, size)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "ends"),
+    [
+        ([("X-Small", 1), ("10X-Large", 1), ("10X-Large", 1), ("10X-Large", 1)], True),
+        ([("X-Small", 1), ("10X-Large", 1), ("10X-Large", 1), ("X-Small", 1)], False),
+        ([("X-Small", 1), ("10X-Large", 0), ("10X-Large", 0), ("10X-Large", 0)], False),  # it is suspended
+    ],
+)
+def test_a_cost_limit_ends_a_run_whose_warehouse_shows_no_cost_for_a_minute(
+    rows: list[tuple[str, int]], ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = Resized(*rows)
+    monkeypatch.setattr(warehouse, "connect", shown.connect)
+    store, profile, clock = cast(ControlSession, Closed()), ConnectionProfile(name="x", fields={}), Looks(shown)
+    watch = WarehousePoller(profile, "WH", "run", store, clock=clock, period_s=25.0, environ={})
+
+    watch.run()
+
+    assert (costs_too_much(watch, 100.0) is not None) is ends
+
+
+@given(st.lists(st.tuples(st.integers(1, 60), st.sampled_from(["X-Small", "Medium", "?", None]), st.integers(0, 3))))
+def test_an_unknown_size_counts_as_a_failed_poll(polls: list[tuple[int, str | None, int]]) -> None:
+    every, known, now_ns = CreditMeter(), CreditMeter(), 0
+    for seconds, size, clusters in polls:
+        now_ns += seconds * 10**9
+        shows_cost = size not in ("?", None) or clusters == 0
+        assert every.observe(size, WarehouseKind.GEN1, clusters, now_ns) is shows_cost
+        if shows_cost:
+            known.observe(size, WarehouseKind.GEN1, clusters, now_ns)
+
+    assert every.credits_at(now_ns) == pytest.approx(known.credits_at(now_ns))

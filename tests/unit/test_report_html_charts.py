@@ -7,13 +7,16 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter as Count
 from dataclasses import replace
 
+import pytest
+
 from loadgen.model.counts import Counts
-from loadgen.report.records import RunRecord, StatementTimes, merge_seconds, span_for
-from loadgen.report.run_charts import value_axis
+from loadgen.report.records import EventKind, RunEvent, RunRecord, StatementTimes, merge_seconds, span_for
+from loadgen.report.run_charts import MARKS_MAX, value_axis
 from loadgen.report.run_page import report_html
 from loadgen.rules.thresholds import Checked
+from loadgen.scenario.model import Load, LoadMode
 from tests.unit.orchestrator_builders import merged, tally
-from tests.unit.report_builders import LONG_NAME, MANY, START, full, page, record, seconds, worker_second
+from tests.unit.report_builders import LONG_NAME, MANY, START, full, page, record, scenario, seconds, worker_second
 
 
 def drawing(run: RunRecord, chart: str) -> ElementTree.Element:
@@ -92,6 +95,43 @@ def test_events_are_marks_in_every_chart_over_time_and_rows_of_a_table() -> None
     words = page(run).words
     assert "12.4 s STOP: duration" in words
     assert "8.0 s worker-1 was lost" in words
+
+
+@pytest.mark.parametrize(("stopped_s", "ends_s"), [(12.4, 12.0), (7.0, 7.0)], ids=["plan", "STOP"])
+def test_planned_load_ends_with_the_plan_or_with_stop(stopped_s: float, ends_s: float) -> None:
+    """Warm-up of 2 s, measurement of 10 s, and statements that end until 20 s."""
+    stop = RunEvent(at_s=stopped_s, label="STOP", text="STOP", kind=EventKind.STOP)
+    load = Load(mode=LoadMode.RATE, connections=8, workers=2, warmup_s=2.0, duration_s=10.0, rate_per_second=50.0)
+    for chart, css, mode in (("connections", "s3", {}), ("qps", "s4", {"scenario": scenario(load=load)})):
+        run = record(length=20, events=(stop,), **mode)
+        picture = drawing(run, chart)
+        (path,) = [one for one in picture.iter("path") if one.get("class") == f"line {css}"]
+        (at,) = [one for one in picture.iter("text") if one.text == "10 s"]
+        (zero,) = [one for one in picture.iter("text") if one.text == "0 s"]
+        left, ten = float(zero.get("x") or 0), float(at.get("x") or 0)
+        last = float(re.split("[MLH]", path.get("d") or "")[-1].split()[0])
+        assert last == pytest.approx(left + (ten - left) * ends_s / 10, abs=0.2)
+
+
+def test_what_decides_a_run_is_marked_in_charts_however_many_events_there_are() -> None:
+    lost = tuple(
+        RunEvent(at_s=1.0 + number / 50, label="", text=f"connection {number}", kind=EventKind.RECONNECT)
+        for number in range(2 * MARKS_MAX)
+    )
+    decisive = (
+        RunEvent(at_s=0.0, label="START", text="START", kind=EventKind.START),
+        RunEvent(at_s=0.5, label="worker-1 lost", text="worker-1 was lost", kind=EventKind.LOST),
+        RunEvent(at_s=11.9, label="STOP", text="STOP", kind=EventKind.STOP),
+    )
+    run = record(events=(*decisive[:2], *lost, decisive[2]))
+    titles = [title.text or "" for title in drawing(run, "latency").findall("g/title")]
+
+    assert len(titles) == MARKS_MAX
+    assert [title.split(": ", 1)[1] for title in titles][:2] == ["START", "worker-1 was lost"]
+    assert titles[-1].endswith("STOP")
+    assert titles[-2].endswith(lost[-1].text)
+    assert f"{len(lost) + len(decisive) - MARKS_MAX} earlier events" in page(run).words
+    assert "not marked" not in page(full()).words
 
 
 def test_statements_have_throughput_and_percentiles_over_time() -> None:

@@ -70,7 +70,25 @@ def test_an_undecided_threshold_shows_no_measured_value() -> None:
 
 def test_a_threshold_without_a_value_fails_with_a_message() -> None:
     (failure,) = suite(checked=(Checked(check="p99 < 1s", value=None, passed=False),)).iter("failure")
-    assert failure.get("message") == "no samples"
+    assert failure.get("message") == "undecided: no samples"
+
+
+@pytest.mark.parametrize("status", ["FAILED", "CANCELLED"])
+def test_what_an_unfinished_run_leaves_undecided_is_skipped(status: str) -> None:
+    few = Checked(check="p99 < 1s", value=None, passed=False, undecided=True, too_few="why")
+    found = suite(checked=(MET, MISSED, few), status=status, reason="stopped")
+
+    assert counts(found) == (5, 1, 1)
+    assert found.get("skipped") == "1"
+    (skipped,) = [case.get("name") for case in found.iter("testcase") if case.find("skipped") is not None]
+    assert skipped == few.check
+
+
+def test_what_a_complete_run_leaves_undecided_is_a_failure() -> None:
+    few = Checked(check="p99 < 1s", value=None, passed=False, undecided=True, too_few="why")
+    found = suite(checked=(few,))
+
+    assert (counts(found), found.get("skipped")) == ((3, 1, 0), "0")
 
 
 def test_it_is_valid_xml_with_any_texts() -> None:

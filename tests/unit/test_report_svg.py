@@ -20,12 +20,12 @@ from loadgen.report.svg import (
     ChartMarker,
     _covers_data,
     clock,
-    lanes_for,
     linear_axis,
     log_axis,
     short,
     svg,
     time_axis,
+    with_lanes,
 )
 
 positive = st.floats(1e-5, 1e9)
@@ -78,6 +78,16 @@ def test_names_of_lines_do_not_lie_on_each_other() -> None:
     assert all(below - above >= 13 for above, below in pairwise(heights))
 
 
+def test_labels_of_both_sides_and_names_lie_beside_each_other_and_inside() -> None:
+    picture = drawn(both_sides=True, y=linear_axis(1_200.0, unit=" ms"))
+    ticks = [text for text in picture.iter("text") if (text.text or "").endswith("k ms")]
+    (name,) = [text for text in picture.iter("text") if "name" in (text.get("class") or "")]
+    right = [float(text.get("x") or 0) for text in ticks if text.get("text-anchor") is None]
+
+    assert 2 * len(right) == len(ticks) > 0
+    assert max(right) + 7.4 * len("1.2k ms") <= float(name.get("x") or 0) < 960
+
+
 def test_a_limit_is_a_line_at_its_value_with_its_words() -> None:
     picture = drawn(limits=(ChartLimit(value=50.0, label="p95 &lt; 50ms", css="missed"),))
     (line,) = [line for line in picture.iter("line") if line.get("class") == "limit missed"]
@@ -123,6 +133,22 @@ def test_labels_of_limits_do_not_lie_on_each_other() -> None:
     assert all(abs(one[0] - other[0]) > 100 or abs(one[1] - other[1]) >= 11 for one, other in combinations(places, 2))
 
 
+LABELLED = (ChartLimit(value=50.0, label="p95 &lt; 50ms"), ChartLimit(value=58.0, label="p99 &lt; 58ms"))
+
+
+@pytest.mark.parametrize("at", [[9.95], [9.6, 9.95], [9.0], [number / 4 for number in range(40)]])
+def test_neither_a_mark_nor_the_line_of_a_limit_crosses_the_label_of_a_limit(at: list[float]) -> None:
+    """The words of one are 80 wide, 11 high, and end at its x."""
+    marks = tuple(ChartMarker(at=one, title="STOP") for one in at)
+    frame = chart(lines=(), marks=marks, limits=LABELLED, height=120)
+    picture = ElementTree.fromstring(svg(frame))
+    for label in (one for one in picture.iter("text") if (one.get("class") or "").startswith("limit ")):
+        right, y = float(label.get("x") or 0), float(label.get("y") or 0)
+        is_inside = y > frame.top
+        assert not [x for x in map(frame.px, at) if is_inside and right - 80 < x < right]
+        assert not [one.value for one in LABELLED if y - 9 < frame.py(one.value) < y + 2]
+
+
 def test_a_limit_of_a_stage_is_drawn_over_its_time() -> None:
     picture = drawn(limits=(ChartLimit(value=50.0, label="peak.p95", span=(2.0, 6.0)),))
     (line,) = [line for line in picture.iter("line") if "limit" in (line.get("class") or "")]
@@ -140,8 +166,8 @@ def labels_of(marks: tuple[ChartMarker, ...], lanes: int) -> list[tuple[str | No
 
 def test_labels_of_marks_do_not_overlap_and_every_mark_has_a_title() -> None:
     marks = tuple(ChartMarker(at=at, label=f"event {at}", title=f"told {at}") for at in (1.0, 1.1, 1.2, 1.3, 6.0))
-    assert lanes_for(marks, time_axis(10.0), 960, most=3) == 3
-    assert lanes_for(marks[-1:], time_axis(10.0), 960, most=3) == 1
+    assert with_lanes(chart(marks=marks), most=3).lanes == 3
+    assert with_lanes(chart(marks=marks[-1:]), most=3).lanes == 1
     labels = labels_of(marks, lanes=3)
     assert [label for label, _, _ in labels] == ["event 1.0", "event 1.1", "event 1.2", "event 6.0"]  # no room for one
     assert len({(y, x // 100) for _, x, y in labels}) == 4

@@ -46,7 +46,7 @@ def test_what_was_cut_off_is_counted_beside_the_percentiles_that_have_it() -> No
     assert said[place].split()[:5] == ["ms", "ok", "cut", "off", "qps"]
     assert said[place + 1].split()[:3] == ["all", "1,000", "60"]
     assert said[place + 3].split()[:3] == ["pay", "500", "0"]
-    assert said[place + 4].startswith("Cut off: timed out, gave up a lock, cancelled or never sent;")
+    assert said[place + 4].startswith("Cut off: timed out, gave up a lock, cancelled or skipped;")
 
 
 def test_a_narrow_terminal_keeps_the_columns_that_matter() -> None:

@@ -60,7 +60,7 @@ def test_the_content_of_the_text() -> None:
     ).splitlines()
     assert said[0] == "MISSED  orders-mix  run 20261115-0200-orders-7f3a9c: not met: never.p95 < 1ms (no samples)"
     assert said[1] == "  ok   p95 < 50ms: measured 10.00 ms"
-    assert said[2] == "  MISS never.p95 < 1ms: no samples"
+    assert said[2] == "  ○    never.p95 < 1ms: undecided: no samples"
     assert said[4] == "200.0 qps over 10.0 s, 32 connections, 0 workers"
     assert said[5] == "2,000 succeeded, 2 failed (0.10 %)"
     assert said[7].split() == ["ms", "ok", "failed", "qps", "p50", "p90", "p95", "p99", "p99.9", "max", "avg"]

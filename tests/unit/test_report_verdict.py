@@ -13,7 +13,7 @@ from loadgen.metrics.window import MergedWindows
 from loadgen.model.threshold import ThresholdMetric, parse_threshold
 from loadgen.report import formatting
 from loadgen.report.summary import RunFacts
-from loadgen.rules.client_health import ClientHealth, ClientVerdict
+from loadgen.rules.client_health import ClientHealth, ClientHealthByScope, ClientVerdict
 from loadgen.rules.thresholds import Checked, check_threshold, check_thresholds
 from loadgen.rules.validity import Delivered, Evidence, Portion, RunVerdict, invalid_reasons, undecided, verdict_of
 from loadgen.scenario.model import DEFAULT_THRESHOLD, Threshold
@@ -250,7 +250,7 @@ def test_too_few_samples_of_which_one_was_cut_off_pass_no_upper_limit() -> None:
 def open_thresholds(found: MergedWindows, *texts: str) -> list[str]:
     thresholds = [Threshold(check=parse_threshold(text)) for text in texts]
     checked = [check_threshold(threshold.check, found) for threshold in thresholds]
-    return undecided(thresholds, checked, ClientHealth(), found, open_loop=False)
+    return undecided(thresholds, checked, ClientHealthByScope(run=ClientHealth()), found, open_loop=False)
 
 
 @pytest.mark.parametrize("text", ["longest_stall < 1s", "longest_stall > 1s"])
@@ -261,7 +261,7 @@ def test_a_threshold_on_stalls_that_no_worker_reported_is_undecided(text: str) -
     (found,) = check_thresholds([threshold], known)
 
     assert (found.value, found.passed, found.undecided) == (None, False, True)
-    assert undecided([threshold], [found], ClientHealth(), known, open_loop=False) == [
+    assert undecided([threshold], [found], ClientHealthByScope(run=ClientHealth()), known, open_loop=False) == [
         f"undecided: no worker reported stalls, which {text} needs"
     ]
     (told,) = check_thresholds([threshold], replace(known, stalls=((0, 1_500),)))

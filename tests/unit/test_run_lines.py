@@ -15,7 +15,8 @@ from loadgen.tui.screen_state import LogEntry, TableProgress
 from orchestrator.job import JobStatus
 from tests.fake_clock import FakeClock
 from tests.unit.orchestrator_builders import view
-from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, MOMENT, NOW_S, STALE, WARMUP, run_row, scenario, snapshot
+from tests.unit.tui_builders import MEASUREMENT, MOMENT, NOW_S, STALE, WARMUP, run_row, scenario, snapshot
+from tests.unit.tui_views import FIND_MAX
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_a_line_has_everything_in_one_order():
         "812/s of 800/s, p50 41.2 p95 77.4 p99 121 ms, 17 of 82017 failed (0.021 %), client CPU 14 %"
     )
     assert "no update for 12 s" in status_line(STALE, NOW_S)
-    assert "step 5: 35 connections" in status_line(FIND_MAX, NOW_S)
+    assert "step 6: 35 connections" in status_line(FIND_MAX, NOW_S)
 
 
 def test_a_line_without_a_rate_shows_none():

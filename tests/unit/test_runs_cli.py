@@ -17,8 +17,12 @@ from loadgen.control.session import ParsedRows
 from loadgen.control.tables.run_leases import LeaseHolder
 from loadgen.control.tables.run_status import Run, RunFigures
 from loadgen.control.tables.test_logs import LogRow
+from loadgen.control.tables.test_results import ScenarioResult
 from loadgen.model.run import RunStatus
+from loadgen.report.formatting import verdict_of_word
+from loadgen.results.comparisons import _left_out
 from loadgen.results.run_details import RunDetails, lasted, outcome, run_details_as_json, run_details_lines
+from loadgen.rules.validity import RunVerdict
 from orchestrator.leadership import StopRequest
 from tests.processes import ROOT
 from tests.unit.run_builders import RUN, T0, WORKER
@@ -88,6 +92,7 @@ def test_an_unreachable_server_is_reported_in_text_and_json_with_exit_code_3(wor
         ["runs", "show"],
         ["runs", "list", "-n", "0"],
         ["runs", "list", "--status", "SLEEPING"],
+        ["runs", "list", "--verdict", "FAILED"],
         ["runs", "list", "--within", "soon"],
         ["runs", "logs", "x", "-n", "many"],
         ["runs", "prune"],
@@ -168,7 +173,7 @@ def test_labels_of_workers_are_shown_where_they_have_some(stored, shown):
 def test_a_run_as_json():
     shown = json.loads(json.dumps(run_details_as_json(LOOK)))
 
-    assert shown["leader"] == {"owner": "build-7:4711:abc", "term": 1, "lease_left_ms": 20_000}
+    assert shown["leader"] == {"owner": "build-7:4711:abc", "epoch": 1, "term": 1, "lease_left_ms": 20_000}
     assert shown["run"]["started_at"] == "2026-11-16T06:00:00.000Z"
     assert shown["run"]["ended_at"] is None
     assert shown["run"]["find_max"] == {"step": 2}
@@ -250,6 +255,13 @@ def test_the_outcome_of_a_run_without_a_verdict_is_its_status():
     assert outcome(replace(RUN, status=RunStatus.STARTING)) == "starting"
 
 
+def test_every_verdict_that_the_list_shows_can_be_asked_for():
+    shown = {outcome(replace(ENDED, status=RunStatus.COMPLETED, verdict=verdict)) for verdict in RunVerdict}
+
+    assert shown == set(runs.VERDICTS)
+    assert {verdict_of_word(word) for word in runs.VERDICTS} == set(RunVerdict)
+
+
 def test_a_line_of_the_log_is_safe_to_print():
     row = LogRow(
         run_id="r", test_id=None, worker_id=None, level="INFO", message="a\x1b[31m\nb", details={"n": 1}, timestamp=T0
@@ -281,3 +293,12 @@ def test_a_line_of_the_log_is_safe_to_print():
 def test_the_output_of_stop(asked, said):
     assert _as_text(asked) == said
     assert _as_json(asked)["asked"] is asked.by_us
+
+
+@pytest.mark.parametrize("status", [RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.RUNNING])
+def test_trend_leaves_a_run_out_with_the_word_of_the_list(status):
+    found = ScenarioResult(
+        run_id="r", template_id="t", status=status.value, created_at=T0, summary=None, scenario_config="{}"
+    )
+
+    assert _left_out(found, None).endswith(f" {outcome(replace(RUN, status=status))}")

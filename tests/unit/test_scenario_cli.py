@@ -1,4 +1,4 @@
-"""`loadgen init`, `loadgen validate` and `loadgen schema`."""
+"""`loadgen init`, `loadgen validate`, `loadgen schema`, and the labels of `loadgen run`."""
 
 import json
 import subprocess
@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from loadgen.cli.common import run_labels
+from loadgen.cli.run import run as run_command
 from loadgen.cli.validate import init, schema, validate
-from loadgen.errors import ConfigurationError
+from loadgen.errors import ConfigurationError, UsageError
 from loadgen.scenario.read import read_scenario
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,3 +168,41 @@ def test_schema_prints_the_schema():
     _, text = run(schema)
 
     assert json.loads(text)["properties"]["load"]
+
+
+# --- the labels of a run ---------------------------------------------------------------------------------------------
+
+
+def test_labels_of_the_command_are_added_to_those_of_the_scenario():
+    assert run_labels(["team=checkout", "note=a=b", "empty="], ["team"]) == {
+        "team": "checkout",
+        "note": "a=b",
+        "empty": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("team", "--label 'team' is not KEY=VALUE"),
+        ("=checkout", "--label '=checkout' is not KEY=VALUE"),
+        (" team=a", "the key must not be empty, nor begin or end with a space"),
+        ("te\x1bam=a", "the key contains a control character"),
+        ("team=\0", "the value contains a character that cannot be stored"),
+        ("team=" + "x" * 1_001, "the value has more than 1,000 characters"),
+    ],
+)
+def test_a_label_that_a_scenario_could_not_have_is_bad_usage(files, label, message):
+    with pytest.raises(UsageError) as caught:
+        run(run_command, "good.yaml", "--label", label)
+
+    assert message in str(caught.value)
+    assert (caught.value.exit_code, caught.value.remedy) == (2, "Write --label team=checkout.")
+
+
+def test_a_run_has_no_more_labels_than_a_scenario():
+    given = [f"l{number}=x" for number in range(30)]
+
+    assert len(run_labels(given, [f"l{number}" for number in range(50)])) == 30
+    with pytest.raises(UsageError, match="the run has more than 50 labels"):
+        run_labels(given, [f"s{number}" for number in range(21)])

@@ -52,6 +52,15 @@ def test_every_example_validates_without_a_warning(path):
     assert template_id(thaw(freeze(loaded.scenario), None)) == template_id(loaded.scenario)
 
 
+def test_the_comment_of_the_search_names_the_slots_of_its_warehouse():
+    path = ROOT / "examples" / "find_max.yaml"
+    embedded = read_scenario(path, environ={}).scenario.embedded
+    comment = " ".join(line.removeprefix("# ") for line in path.read_text("utf-8").splitlines() if line[:1] == "#")
+
+    assert f"the embedded server executes {embedded.slots} statements at once, each for 200 ms" in comment
+    assert f"the {embedded.slots + 1}th queues. So the result is {embedded.slots}." in comment
+
+
 @pytest.mark.parametrize("path", SCENARIO_EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_names_the_schema_in_its_first_line(path):
     modeline = MODELINE.match(path.read_text("utf-8"))

@@ -22,7 +22,7 @@ from loadgen.scenario.frozen import (
     thaw,
 )
 from loadgen.scenario.model import WorkerProfile, with_workers, workers_of
-from loadgen.scenario.read import parse_scenario, portable_text
+from loadgen.scenario.read import parse_scenario, portable_text, text_as_run
 from tests.unit.test_scenario_fuzz import ENVIRON, RELAXED, damaged, scenario_data
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -233,6 +233,56 @@ def test_a_scenario_without_variables_is_kept_as_it_was_written():
     text = TEXT.replace("${WHO}", "me").replace("${WH}", "W").replace("${PIN}", "p").replace("${N}", "8")
 
     assert portable_text(parse_scenario(text, source="f.yaml", environ={})) == text
+
+
+labels_given = st.dictionaries(st.text("abc.${", min_size=1, max_size=5), st.text(max_size=8), max_size=2)
+
+
+@settings(RELAXED, max_examples=60)
+@given(
+    scenario_data(),
+    st.sampled_from([None, "prod", "true", "${WORD}", "1e3"]),
+    labels_given,
+    st.sampled_from([[], ["load.warmup=7s"], ["name=other", 'labels.by="${WORD}"']]),
+)
+def test_the_kept_scenario_is_the_one_that_was_run(data, connection, labels, overrides):
+    try:
+        loaded = parse_scenario(json.dumps(data), source="f.yaml", overrides=overrides, environ=ENVIRON)
+    except ScenarioProblems:
+        return
+    run = dataclasses.replace(
+        loaded.scenario,
+        connection=loaded.scenario.connection if connection is None else connection,
+        labels={**loaded.scenario.labels, **labels},
+    )
+
+    kept = text_as_run(loaded, connection=connection, labels=labels)
+
+    assert parse_scenario(kept, source="scenario.yaml", environ={}).scenario == run
+
+
+COMMENTED = """version: 1
+name: nightly  # of the shop
+connection: embedded
+# the rate of a Monday
+load: {mode: rate, rate: 5/s, max_connections: 4}
+workload: {statements: [{name: a, sql: "SELECT '${WHO}', '${A_TOKEN}'"}]}
+"""
+
+
+def test_the_kept_scenario_shows_options_and_keeps_comments_and_no_secret():
+    environ = {"WHO": "you", "A_TOKEN": "s3cret-s3cret"}
+    loaded = parse_scenario(COMMENTED, source="f.yaml", overrides=["load.rate=6/s"], environ=environ)
+
+    kept = text_as_run(loaded, connection="prod", labels={"team": "checkout"})
+
+    again = parse_scenario(kept, source="scenario.yaml", environ={"A_TOKEN": "4n0ther"}).scenario
+    assert (again.connection, again.load.rate_per_second, again.labels) == ("prod", 6.0, {"team": "checkout"})
+    assert again.workload.statements[0].queries[0].sql == "SELECT 'you', '4n0ther'"
+    assert "\n# # the rate of a Monday\n" in kept
+    assert "s3cret" not in kept
+    plain = COMMENTED.replace("${WHO}", "me").replace("${A_TOKEN}", "none")
+    assert text_as_run(parse_scenario(plain, source="f.yaml", environ={}), connection="embedded", labels={}) == plain
 
 
 @settings(RELAXED, max_examples=30)

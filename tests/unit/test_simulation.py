@@ -65,6 +65,7 @@ NOTICED = {
     Mutation.LOGINS: {Rule.SHORT},
     Mutation.ABORT: {Rule.ABORT},
     Mutation.WAITS: {Rule.SHORT},
+    Mutation.PENDING: {Rule.SHORT},
     Mutation.LIMITS: {Rule.SHORT},
     Mutation.PLAN: {Rule.SHORT},
     Mutation.STRICT: {Rule.WHOLE},
@@ -289,7 +290,7 @@ OF_OTHERS = {
     "run_leases": {"join", "unexpired", "expire", "release_of_dead"},
     "run_status": {"newest", "listed", "scenarios", "beginning_with"},
     "worker_heartbeats": {"last_beats"},
-    "test_results": {"amend", "of_scenario"},
+    "test_results": {"of_scenario"},
     "test_logs": {"newest"},
     "worker_metrics_snapshots": set(),
     "value_pools": {"append", "find", "read"},  # scenarios of the simulation have no pools

@@ -119,6 +119,47 @@ def test_a_login_that_is_rejected_after_the_verdict_costs_no_verdict(
     assert (run.summary["verdict"], run.unstored is None) == ("passed", False)
 
 
+@pytest.mark.parametrize("kind", [Kind.FLAT, Kind.FIND_MAX])
+def test_an_orchestrator_that_is_killed_while_it_enriches_costs_no_verdict(
+    kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(1, str(tmp_path), kind=kind, calm_latency_s=CALM_LATENCY_S)
+    sent, killed = SessionNetwork.note, list[str]()
+
+    def note(network: SessionNetwork, query: NamedQuery) -> None:
+        sent(network, query)
+        if network._role == "enrich" and not killed:
+            killed.append(query.name)
+            network._process.kill()
+
+    monkeypatch.setattr(SessionNetwork, "note", note)
+
+    history = world.run()
+
+    assert killed
+    assert (history.status, history.summary["verdict"]) == (RunStatus.COMPLETED, "passed")
+
+
+def test_a_bug_in_the_enrichment_costs_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise ValueError("an unexpected row")
+
+    monkeypatch.setattr("orchestrator.service.enrich_result", broken)
+    world = World(1, str(tmp_path), kind=Kind.FLAT, calm_latency_s=CALM_LATENCY_S)
+
+    history = world.run()
+
+    assert (world.orchestrators[0].code, history.status, history.valid) == (0, RunStatus.COMPLETED, True)
+
+
+def test_the_stored_result_has_the_enrichment(tmp_path: Path) -> None:
+    world = World(1, str(tmp_path), kind=Kind.FLAT, calm_latency_s=CALM_LATENCY_S)
+
+    history = world.run()
+
+    assert history.summary["enrichment"]["status"] == "SKIPPED"
+
+
 def reject_logins(monkeypatch: pytest.MonkeyPatch, rejects: Callable[[str, str], bool]) -> None:
     """Reject the logins of the first orchestrator before these statements, by role and name."""
     sent = SessionNetwork.note

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.browser.chromium import program
 from tests.run import commands, parse
 
 EVERYTHING = [("5", True), ("4", True)]
@@ -67,3 +68,13 @@ def test_with_connector_4_only_what_the_driver_matters_for_is_tested_by_default(
 
         assert (first[-1], second[-2:]) == (option, [option, "tests/contract"])
         assert "not any_driver" in second[second.index("-m", 3) + 1]
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
+def test_without_a_browser_its_tests_are_skipped_and_fail_in_continuous_integration(ci, outcome, monkeypatch):
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("LOADGEN_CHROMIUM", raising=False)
+
+    with pytest.raises(outcome, match="needs Chromium"):
+        program()

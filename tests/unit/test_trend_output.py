@@ -24,9 +24,9 @@ def test_the_text_begins_with_the_verdict_and_shows_every_metric():
     assert p95.rstrip().endswith("REGRESSION")
     assert "██" in p95
     assert any(line.startswith("pay.p95") for line in lines)
-    assert trend_text(trend_of("orders", [], {"are FAILED": 2}), 10).splitlines() == [
-        "LEARNING  orders has no run that counts: 2 are FAILED; 6 comparable runs are needed",
-        "  left out: 2 are FAILED",
+    assert trend_text(trend_of("orders", [], {"have the verdict error": 2}), 10).splitlines() == [
+        "LEARNING  orders has no run that counts: 2 have the verdict error; 6 comparable runs are needed",
+        "  left out: 2 have the verdict error",
     ]
 
 
@@ -58,14 +58,14 @@ def test_incomparable_runs_are_described_in_the_words_of_the_scenario():
     runs = nights_of(QUIET[:2])
     other = OtherSeries(key=KEY, runs=1, newest=runs[0], differences=apart)
 
-    found = trend_of("orders", runs, {"are INVALID": 1, "are FAILED": 2}, [other])
+    found = trend_of("orders", runs, {"are INVALID": 1, "have the verdict error": 2}, [other])
 
     text = trend_text(found, 30)
     assert (
         "  not comparable: 1 run until 2026-01-01 02:00; load.connections: 8 → 16,"
         " workload.statements.refund: only in those" in text
     )
-    assert "  left out: 2 are FAILED, 1 is INVALID" in text
+    assert "  left out: 1 is INVALID, 2 have the verdict error" in text
     assert "load.connections: 8 → 16; workload.statements.refund: only in those" in trend_html(found, 30)
 
 

@@ -275,6 +275,27 @@ def test_the_peak_is_of_the_measurement_and_not_of_the_warm_up():
     assert history.peak == PeakThroughput(qps=30.0, at_least=False)
 
 
+def test_a_peak_is_of_the_whole_phase_and_not_of_the_kept_seconds():
+    history = LiveHistory()
+    for number in range(2 * KEPT_S):
+        qps = 50 if number == 20 else 10
+        history.note(telling(float(number), [second(number + 1.0, *[10.0] * qps)]))
+
+    assert 20 not in [one.at_s for one in history.seconds]
+    assert history.peak == PeakThroughput(qps=50.0, at_least=False)
+
+
+def test_the_peak_of_a_view_that_was_opened_late_is_a_lower_bound():
+    history = LiveHistory()
+    seconds = [second(number + 1.0, *[10.0] * 10) for number in range(KEPT_S + 60)]
+    history.note(telling(KEPT_S + 60.0, stored=tuple(stored(0, one) for one in seconds[60:])))
+    assert history.peak == PeakThroughput(qps=10.0, at_least=True)
+
+    measured = LiveHistory()
+    measured.note(telling(KEPT_S + 60.0, stored=tuple(stored(0, one) for one in seconds[60:]), measures_s=90.0))
+    assert measured.peak == PeakThroughput(qps=10.0, at_least=False)  # what is not known was warm-up
+
+
 # --- windows and errors ----------------------------------------------------------------------------------------------
 
 

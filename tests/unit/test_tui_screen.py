@@ -16,10 +16,12 @@ from loadgen.model.run import Phase
 from loadgen.report.experiment import ExperimentStatus
 from loadgen.results.run_snapshot import WorkerDisplayState
 from loadgen.rules.thresholds import Checked
+from loadgen.tui.panels import load
 from loadgen.tui.screen import ScreenPage, ScreenSection, distribute_lines, render
 from loadgen.tui.screen_state import ScreenState, TableProgress
 from loadgen.tui.threshold_panel import thresholds
-from tests.unit.tui_builders import FIND_MAX, MEASUREMENT, NOW_S, SIZES, STALE, VIEWS, WARMUP, cells, drawn, step
+from tests.unit.tui_builders import MEASUREMENT, NOW_S, STALE, WARMUP, cells, drawn, step
+from tests.unit.tui_views import FIND_MAX, SIZES, VIEWS
 
 EXPERIMENT = ExperimentStatus(headline="block 2 of 6, arm b", spent="1 credit of 5", blocks=(1,), rows=(), pairs=())
 GOLDEN = Path(__file__).with_name("golden")
@@ -51,6 +53,22 @@ def golden_file(name: str, width: int, height: int) -> Path:
 @pytest.mark.parametrize("name", VIEWS)
 def test_the_screen_is_the_golden_one(name, width, height):
     assert drawn(VIEWS[name], width, height) + "\n" == golden_file(name, width, height).read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_golden_screen_shows_a_possible_state(name):
+    view = VIEWS[name]
+
+    rates = [one.value for one in view.checked if one.check.startswith("error_rate") and one.value is not None]
+    assert rates == [pytest.approx(view.failed / max(view.tried, 1), rel=0.01)] * len(rates)
+    assert sum(one.count for one in view.errors) == view.failed
+    newest_s = view.history[-1].at_s
+    assert view.since_s is not None
+    assert newest_s <= NOW_S - view.since_s + 10  # warm-up was 10 s
+
+
+def test_a_search_shows_its_histogram_where_there_is_room():
+    assert "histogram  statements by response time, step 6 so far" in drawn(FIND_MAX, 200, 60)
 
 
 def test_a_step_that_the_client_limited_is_neither_held_nor_failed():
@@ -276,6 +294,17 @@ def test_the_last_line_loses_whole_keys_only(width, changes, experiment):
     assert line.startswith((" q ", " Ctrl-C "))
 
 
+def test_lost_connections_and_refused_logins_stay_in_the_line_of_the_load():
+    troubled = replace(MEASUREMENT, offered=replace(MEASUREMENT.offered, lost=3, refused=2))
+
+    (line,) = load(troubled, 120, 1)
+    assert ", 3 lost, 2 refused" in line.plain
+    assert {"lost", "refused"} & set(load(MEASUREMENT, 120, 1)[0].plain.split()) == set()
+    (narrow,) = load(troubled, 80, 1)
+    assert "3 lost, 2 refused" in narrow.plain
+    assert narrow.cell_len <= 80
+
+
 def test_a_busy_client_is_named_as_such():
     busy = tuple(replace(worker, cpu_percent=91.0) for worker in MEASUREMENT.workers)
 
@@ -334,7 +363,7 @@ def test_a_search_shows_its_possible_next_levels():
 
     text = drawn(replace(FIND_MAX, find_max=climbing, phase=Phase.MEASUREMENT), 120, 40)
 
-    assert "step 5: 35 connections, measured 12 of 30 s" in text
+    assert "step 6: 35 connections, measured 12 of 15 s" in text
     assert "best 35, failed –; next 45 if it holds" in text
     assert "p95 88.1 ms is more than 20 % above 40.5 ms" in text
 

@@ -293,6 +293,19 @@ def test_rejected_logins_are_shown_when_their_number_has_doubled():
     assert all(line.bad for line in new_log_entries(after(0), after(1)))
 
 
+def test_lost_connections_and_refused_logins_of_all_workers_are_kept():
+    def after(seen_s: float, logins: LoginCounts):
+        workers = [worker(0), worker(1)]
+        return snapshot(seen_s, *(replace(one, live=replace(one.live, logins=logins)) for one in workers if one.live))
+
+    viewer = ScreenPresenter(scenario())
+    lost = LoginCounts(reopened={ReconnectReason.SESSION_LOST: 2, ReconnectReason.MAX_AGE: 5}, refused=1)
+    first = viewer.update(after(1.0, lost)).offered
+    later = viewer.update(after(2.0, LoginCounts())).offered  # the workers were replaced
+
+    assert (first.lost, first.refused) == (later.lost, later.refused) == (4, 2)
+
+
 def test_lost_connections_are_shown_with_their_error():
     def after(lost: int):
         failure = ConnectionFailure(at=MOMENT, code=390_111, text="gone", reason=ReconnectReason.SESSION_LOST)

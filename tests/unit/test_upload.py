@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from loadgen.cli import enrich
 from loadgen.cli.enrich import spool_access
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.errors import Busy, UsageError
@@ -42,7 +46,7 @@ def test_a_run_without_spooled_rows_keeps_its_name(runs_folder: Path) -> None:
     assert find_spooled(spool_access(), runs_folder, "other") == SpooledRun(run_id="other", folders=())
 
 
-@pytest.mark.parametrize(("name", "what"), [("20261115", "prefix of several"), ("../x", "not a run id")])
+@pytest.mark.parametrize(("name", "what"), [("20261115", "beginning of several"), ("../x", "not a run id")])
 def test_an_ambiguous_or_invalid_name_is_an_error(runs_folder: Path, name: str, what: str) -> None:
     with pytest.raises(UsageError, match=what):
         find_spooled(spool_access(), runs_folder, name)
@@ -62,3 +66,15 @@ def test_the_folder_of_a_process_that_still_runs_is_reported_and_the_others_are_
     os.close(held)
 
     assert [path.exists() for path in found.folders] == [True, False]
+
+
+def test_damaged_records_are_a_warning_of_the_upload(runs_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = upload.UploadedFolder(folder="worker-0-1234", rows={"execution": 5}, damaged=2)
+    monkeypatch.setattr(upload, "upload_spooled", lambda *_: ([damaged], None))
+    command = ["--output-dir", str(runs_folder), "-c", "embedded", RUNS[0]]
+    monkeypatch.setattr(enrich, "embedded_server_if_needed", contextlib.nullcontext)
+
+    done = CliRunner().invoke(enrich.upload, [*command, "--format", "json"], catch_exceptions=False)
+
+    assert done.stderr == "warning: worker-0-1234: 2 records of the query log could not be read, and are lost\n"
+    assert [one["damaged"] for one in json.loads(done.stdout)["workers"]] == [2]

@@ -71,6 +71,22 @@ def test_an_abort_does_not_change_the_tolerated_deviation(uncertain_ms: int, pla
     assert found == judge_timing({"worker-0": [whole, complete]}, {}, planned)
 
 
+@given(st.lists(st.tuples(st.integers(1, 60), st.integers(0, 700)), min_size=1, max_size=4))
+@example([(10, 150), (20, 210)])
+@example([(10, 150), (20, 190)])
+def test_a_run_is_invalid_when_one_of_its_windows_is_alone(windows: list[tuple[int, int]]) -> None:
+    """However much the others deviate: (length, possible deviation in ms) of each stage."""
+    known = [measured(length_s, uncertain_ms, step_id) for step_id, (length_s, uncertain_ms) in enumerate(windows, 1)]
+    planned = plan(*(float(length_s) for length_s, _ in windows), 1.0)
+    alone = [judge_timing({"worker-0": [one]}, {}, planned) for one in known]
+
+    found = judge_timing({"worker-0": known}, {}, planned)
+
+    assert bool(found.invalid) == any(one.invalid for one in alone)
+    assert bool(found.warnings) == (not found.invalid and any(one.warnings for one in alone))
+    assert {*found.invalid, *found.warnings} <= {text for one in alone for text in (*one.invalid, *one.warnings)}
+
+
 def test_of_a_search_only_the_decisive_steps_are_judged() -> None:
     windows = {"worker-0": [measured(30.0, 0, 1), measured(30.0, 900, 2)]}
 

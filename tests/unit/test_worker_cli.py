@@ -70,7 +70,7 @@ def test_an_empty_upload_is_reported_without_connecting(capfd: pytest.CaptureFix
     [
         ([], "Missing argument 'RUN'"),
         (["../r1"], "'../r1' is not a run id"),
-        (["20261115"], "20261115 is a prefix of several run ids: 20261115-a, 20261115-b"),
+        (["20261115"], "20261115 is the beginning of several runs: 20261115-a, 20261115-b"),
     ],
 )
 def test_a_folder_that_cannot_be_uploaded_is_wrong_usage(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from loadgen.control.session import ControlFailed, NamedQuery
+from loadgen.control.tables import query_executions
 from loadgen.model.counts import ErrorCategory
 from loadgen.snowflake.failure import Failure
 from loadgen.snowflake.session import RetryPolicy
@@ -26,8 +27,10 @@ from loadgen.worker.flush import (
     started_row,
     upload,
 )
+from loadgen.worker.query_log import RECORD_BYTES, RECORDS
 from loadgen.worker.worker_state import WorkerSharedState
 from tests.fake_clock import FakeClock
+from tests.unit.query_log_builders import entry, write
 from tests.unit.worker_builders import ME, snapshot
 
 AWAY = ControlFailed("away", Failure(category=ErrorCategory.SNOWFLAKE_ERROR))
@@ -135,10 +138,26 @@ def test_spooled_rows_are_uploaded_once_whatever_part_had_been_stored(harness: F
 
     done = upload(harness.session, harness.retries, folder)  # type: ignore[arg-type]
 
-    assert done == {"log_line": 1, "snapshot": 7}
+    assert done == ({"log_line": 1, "snapshot": 7}, 0)
     assert sorted(harness.stored) == [str(number) for number in range(7)]
     assert all(isinstance(row[6], datetime) for row in harness.session.rows["snapshots"][2:])
     assert not folder.exists()
+
+
+def test_damaged_records_of_a_query_log_are_counted_by_its_upload(
+    harness: FlushHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, stored = tmp_path / "run" / "worker-0-1", []
+    write(folder, [entry(rows=1), entry(rows=2), entry(rows=3)])
+    data = bytearray((folder / RECORDS).read_bytes())
+    data[RECORD_BYTES + 3] ^= 1
+    (folder / RECORDS).write_bytes(data[:-1])
+    monkeypatch.setattr(query_executions, "append", lambda session, retries, rows: stored.extend(rows))
+
+    done = upload(harness.session, harness.retries, folder)  # type: ignore[arg-type]
+
+    assert done == ({"execution": 1}, 2)
+    assert [row.rows_affected for row in stored] == [1]
 
 
 def test_simultaneous_writes_of_all_workers_are_spread_over_a_while() -> None:

@@ -25,7 +25,6 @@ from loadgen.tui.history import HistorySecond, PeakThroughput, RecentFigures, St
 from loadgen.tui.screen import ScreenPage, render
 from loadgen.tui.screen_state import (
     ErrorLine,
-    FindMaxStatus,
     FindMaxStepLine,
     LatencyDistribution,
     LoadStatus,
@@ -192,36 +191,6 @@ def step(number: int, target: int, outcome: str = "STABLE", reason: str = "held"
     )
 
 
-FIND_MAX = replace(
-    MEASUREMENT,
-    doing="until the maximum is known",
-    until_s=None,
-    plan_s=None,
-    offered=LoadStatus(target=35, open=35, busy=33),
-    window=WindowFigures(
-        name="step 5", seconds=12.0, qps=702.0, succeeded=8_424, statements=(statement("point_lookup", 0.87),)
-    ),
-    tried=31_240,
-    failed=0,
-    errors=(),
-    workers=cells(2, open=18, target=18),
-    find_max=FindMaxStatus(
-        step=5,
-        target=35,
-        stage="confirm",
-        best=35,
-        failed=45,
-        step_s=30.0,
-        next_if_held=None,
-        steps=(
-            step(1, 5),
-            step(2, 15),
-            step(3, 35),
-            step(4, 45, "DEGRADED", "p95 88.1 ms is more than 20 % above 40.5 ms"),
-        ),
-    ),
-)
-
 STALE = replace(
     MEASUREMENT,
     seen_s=NOW_S - 12.0,
@@ -320,10 +289,6 @@ def second(
 def snapshot(seen_s: float, *workers: WorkerSnapshot, **more: Any) -> RunSnapshot:
     fields: dict[str, Any] = {"run": run_row(), "moment": MOMENT + timedelta(seconds=seen_s)}
     return RunSnapshot(seen_s=seen_s, workers=workers, **(fields | more))
-
-
-VIEWS = {"warmup": WARMUP, "measurement": MEASUREMENT, "find_max": FIND_MAX, "stale": STALE}
-SIZES = ((80, 24), (120, 40), (200, 60))
 
 
 def drawn(

@@ -19,6 +19,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from loadgen.control.session import (
+    REASON_MAX,
     ControlFailed,
     ControlSession,
     NamedQuery,
@@ -31,7 +32,7 @@ from loadgen.control.session import (
     read_rows,
 )
 from loadgen.errors import UsageError
-from loadgen.log import printable
+from loadgen.model.run import chosen_id
 from loadgen.model.warehouse import PROPERTIES, WarehouseValue
 from loadgen.rules.measurement import (
     Measurement,
@@ -44,9 +45,9 @@ from loadgen.snowflake.ident import Identifier, InvalidIdentifier
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
-REASON_MAX = 2_000  # characters
 LATEST = "latest"
 LEASE_PREFIX = "experiment:"  # of the key in RUN_LEASES, which the id follows
+_SHOW_IDS = "`loadgen experiments list` shows the ids."
 FOUND_MAX = 1_000  # newest experiments in which a prefix is looked up
 
 _Q = load_queries("experiments")
@@ -154,13 +155,12 @@ def find(session: ControlSession, retries: RetryPolicy, name: str) -> Experiment
     if name != LATEST and (exact := retries.call(lambda: read(session, name))) is not None:
         return exact
     rows = retries.call(lambda: newest(session, 1 if name == LATEST else FOUND_MAX))
-    found = [row for row in rows if name == LATEST or row.experiment_id.startswith(name)]
-    if len(found) == 1:
-        return found[0]
-    what = "no experiments exist yet" if name == LATEST else f"there is no experiment {printable(name, 60)}"
-    if found:
-        what = f"{len(found)} experiments begin with {printable(name, 60)}"
-    raise UsageError(what, remedy="`loadgen experiments list` shows the ids.")
+    if name == LATEST:
+        if not rows:
+            raise UsageError("no experiments exist yet", remedy=_SHOW_IDS)
+        return rows[0]
+    found = {row.experiment_id: row for row in rows if row.experiment_id.startswith(name)}
+    return found[chosen_id(name, sorted(found), noun="experiment", remedy=_SHOW_IDS)]
 
 
 def begin_block(session: ControlSession, retries: RetryPolicy, experiment_id: str, block: int, epoch: int) -> bool:

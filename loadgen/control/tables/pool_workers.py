@@ -29,6 +29,7 @@ from loadgen.control.tables.run_queue import labels_json
 from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import PoolWorkerStatus
+from loadgen.model.run import IDS_SHOWN, chosen_id
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
@@ -232,17 +233,12 @@ def _after(token: str | None) -> str:
 
 def find(session: ControlSession, retries: RetryPolicy, name: str) -> PoolWorker:
     """The runner with this id, or the only one whose id begins with `name`."""
-    found = retries.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"].limited(3), name)])
-    shown = printable(name, 80)
-    if not found:
-        raise UsageError(f"there is no runner {shown!r}", remedy=_SHOW_IDS)
-    if found[0] != name and len(found) > 1:
-        raise UsageError(
-            f"the ids of several runners begin with {shown!r}: {', '.join(found)}", remedy="Write more of the id."
-        )
-    rows = retries.call(lambda: session.fetch(_Q["read"], found[0]))
+    some = _Q["beginning_with"].limited(IDS_SHOWN + 1)
+    ids = retries.call(lambda: [str(row[0]) for row in session.fetch(some, name)])
+    worker_id = chosen_id(name, ids, noun="runner", remedy=_SHOW_IDS)
+    rows = retries.call(lambda: session.fetch(_Q["read"], worker_id))
     if not rows:
-        raise UsageError(f"there is no runner {shown!r} any more", remedy=_SHOW_IDS)
+        raise UsageError(f"there is no runner {printable(worker_id, 80)} any more", remedy=_SHOW_IDS)
     return _worker(rows[0])
 
 

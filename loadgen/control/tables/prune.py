@@ -31,7 +31,6 @@ _OF_EXPERIMENTS = (  # in this order: see prune.sql
 # Deleted at once, because there are few rows; with their tables.
 _AT_ONCE = {"stop_requests": "STOP_REQUESTS", "warehouse_leases": "RUN_LEASES", "experiment_leases": "RUN_LEASES"}
 _TABLES = {**_AT_ONCE, "experiment_lease": "RUN_LEASES"}
-LEASE_TTL_S = 60.0  # of the lease of an experiment while it is deleted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +83,7 @@ def delete(
     _in_parts(found.queued, found.before, part_runs, lambda before: execute(of_queued, before))
     for experiment in found.experiments:
         key = f"{LEASE_PREFIX}{experiment.id}"
-        if run_leases.claim(session, retries, key, run_leases.new_owner(), LEASE_TTL_S) is not None:
+        if run_leases.claim(session, retries, key, run_leases.new_owner(), run_leases.SHORT_TTL_S) is not None:
             execute({name: _Q[name] for name in _OF_EXPERIMENTS}, experiment.id)
     execute({name: _Q[name] for name in _AT_ONCE}, found.before)
     return dict(+deleted)  # without zeros

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from loadgen.control.session import (
+    REASON_MAX,
     ControlFailed,
     ControlSession,
     ParsedRows,
@@ -28,7 +29,6 @@ from loadgen.model.nightly import AttemptStatus, QueueStatus
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
-REASON_MAX = 2_000  # characters
 LOST = "its runner did not renew the lease in time"
 _EVER_MS = 100 * 365 * 86_400_000  # longer than any lease
 _SETTLE_MAX = 10  # other processes may settle the same row

@@ -31,6 +31,7 @@ from loadgen.values import dataclass
 TAKEOVER_MARGIN_S = 10
 assert TAKEOVER_MARGIN_S > CONTROL_STATEMENT_S
 OWNER_MAX = 100  # characters
+SHORT_TTL_S = 60.0  # of a lease that is held for a moment, and not renewed
 
 _Q = load_queries("run_leases")
 

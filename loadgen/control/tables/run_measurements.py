@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.session import (
+    REASON_MAX,
     ControlSession,
     ParsedRows,
     RowUnreadable,
@@ -33,7 +34,6 @@ from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
 WINDOW_ID_MAX = 2**31
-STEP_REASON_MAX = 2_000  # characters
 POLL_COUNT_MAX = 1_000_000  # statements or clusters
 
 _WINDOWS = load_queries("window_results")
@@ -156,7 +156,7 @@ class StepRecord:
 def append_step(session: ControlSession, retries: RetryPolicy, step: StepRecord, *, fresh: bool = False) -> None:
     """Append a step once: a successor may judge the last step of a dead leader again. `fresh`: this process is the
     first leader of the run."""
-    row = astuple(replace(step, reason=clip_text(step.reason, STEP_REASON_MAX)))
+    row = astuple(replace(step, reason=clip_text(step.reason, REASON_MAX)))
     append_row(session, retries, _STEPS, row, step.run_id, step.step_number, fresh=fresh)
 
 

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any
 
 from loadgen.control.session import (
+    REASON_MAX,
     ControlFailed,
     ControlSession,
     ParsedRows,
@@ -36,8 +37,8 @@ from loadgen.control.session import (
 from loadgen.control.tables import run_attempts
 from loadgen.control.tables.run_attempts import UserTurn
 from loadgen.errors import UsageError
-from loadgen.log import printable
 from loadgen.model.nightly import ATTEMPTS_MAX, AttemptStatus, BaselineCheck, QueueStatus
+from loadgen.model.run import IDS_SHOWN, chosen_id
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
@@ -45,7 +46,6 @@ KEY_MAX = 200  # characters
 NAME_MAX = 255
 TARGET_MAX = 200
 REQUIRES_MAX = 16_000  # characters of its JSON; also in the SQL
-REASON_MAX = 2_000
 TEXTS_BYTES_MAX = 900_000  # Snowflake recommends at most 1 MB for a statement, including binds
 BASELINE_KEY = "/judging"  # an entry among the files that cannot be a file, because their names are relative
 _SLUG_MAX = 19
@@ -211,15 +211,9 @@ def read_scenario_text(session: ControlSession, queue_id: str) -> str | None:
 
 def find(session: ControlSession, retries: RetryPolicy, name: str) -> str:
     """The id that equals `name`, or the only id that begins with it."""
-    found = retries.call(lambda: [str(row[0]) for row in session.fetch(_Q["beginning_with"].limited(3), name)])
-    if found and (found[0] == name or len(found) == 1):
-        return found[0]
-    shown = printable(name, 80)
-    if found:
-        raise UsageError(
-            f"the ids of several queued runs begin with {shown!r}: {', '.join(found)}", remedy="Write more of the id."
-        )
-    raise UsageError(f"there is no queued run {shown!r}", remedy=_SHOW_IDS)
+    some = _Q["beginning_with"].limited(IDS_SHOWN + 1)
+    ids = retries.call(lambda: [str(row[0]) for row in session.fetch(some, name)])
+    return chosen_id(name, ids, noun="queued run", remedy=_SHOW_IDS)
 
 
 def cancel(session: ControlSession, retries: RetryPolicy, queue_id: str, reason: str) -> QueuedRun:

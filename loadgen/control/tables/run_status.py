@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from loadgen.control.session import (
+    REASON_MAX,
     ControlFailed,
     ControlSession,
     ParsedRows,
@@ -29,11 +30,10 @@ from loadgen.control.tables.run_leases import read as read_holder
 from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import printable
 from loadgen.metrics.json_fields import NUMBER_MAX
-from loadgen.model.run import Phase, RunStatus, check_transition
+from loadgen.model.run import IDS_SHOWN, Phase, RunStatus, check_transition, chosen_id
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 
-REASON_MAX = 2_000  # characters
 WORKERS_MAX = 100_000  # more than any scenario may have
 EVERY_WORKER = "*"  # key in WORKER_TARGETS of a target for all workers together
 RAMP_MAX_S = 1e6
@@ -201,15 +201,17 @@ def listed(
     limit: int,
     *,
     status: RunStatus | None = None,
+    verdict: str | None = None,
     scenario: str | None = None,
     within_s: float | None = None,
 ) -> ParsedRows[tuple[Run, RunFigures | None]]:
-    """The newest runs with the figures of their results, the newest first. Optionally only those with a status, of a
-    scenario, or created in the last `within_s` seconds."""
+    """The newest runs with the figures of their results, the newest first. Optionally only those with a status, with a
+    verdict as in summary.json, of a scenario, or created in the last `within_s` seconds."""
     statuses = _ANY_TEXT if status is None else (status.value, status.value)
+    verdicts = _ANY_TEXT if verdict is None else (verdict, verdict)
     scenarios = _ANY_TEXT if scenario is None else (scenario, scenario)
     since_s = -_EVER_S if within_s is None else -round(within_s)
-    rows = session.fetch(_Q["listed"].limited(limit), *statuses, *scenarios, since_s)
+    rows = session.fetch(_Q["listed"].limited(limit), *statuses, *verdicts, *scenarios, since_s)
     return read_rows(rows, lambda row: (_run(row[:-5]), _figures(row[0], *row[-5:])))
 
 
@@ -411,7 +413,6 @@ def _run(row: tuple[Any, ...], server_time: datetime | None = None, event_at: da
 # --- Names of runs: an id, a unique beginning of an id, `latest`, or `latest~1` for the run before the latest ---------
 
 BACK_MAX = 1_000  # how far latest~N may go
-SHOWN = 5  # ids in the message about an ambiguous name
 
 _LATEST = re.compile(r"latest(?:~([0-9]{1,6}))?")
 
@@ -425,20 +426,12 @@ def find_run(session: ControlSession, retries: RetryPolicy, name: str) -> Run:
     """The run with this name. UsageError if there is none, or more than one."""
     if latest := _LATEST.fullmatch(name):
         return _latest(session, retries, int(latest[1] or 0))
-    if not name:
-        raise UsageError("the name of a run is empty", remedy=_SHOW_RUNS)
-    ids = retries.call(lambda: beginning_with(session, name, SHOWN + 1))
-    chosen = name if name in ids else ids[0] if len(ids) == 1 else None
-    run = None if chosen is None else retries.call(lambda: read(session, chosen))
-    if run is not None:
-        return run
-    if not ids:
-        raise UsageError(f"there is no run {printable(name, 100)}", remedy=_SHOW_RUNS)
-    more = ", …" if len(ids) > SHOWN else ""
-    raise UsageError(
-        f"{printable(name, 100)} is the beginning of several runs: {', '.join(ids[:SHOWN])}{more}",
-        remedy="Write more of it.",
-    )
+    ids = retries.call(lambda: beginning_with(session, name, IDS_SHOWN + 1))
+    run_id = chosen_id(name, ids, noun="run", remedy=_SHOW_RUNS)
+    run = retries.call(lambda: read(session, run_id))
+    if run is None:
+        raise UsageError(f"there is no run {printable(run_id, 100)} any more", remedy=_SHOW_RUNS)
+    return run
 
 
 def _latest(session: ControlSession, retries: RetryPolicy, back: int) -> Run:

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from loadgen.control.session import (
+    REASON_MAX,
     ControlFailed,
     ControlSession,
     NamedQuery,
@@ -41,7 +42,6 @@ from loadgen.values import dataclass
 
 SCHEDULE_NAME_MAX = 100  # characters
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.-]{{0,{SCHEDULE_NAME_MAX - 1}}}")
-REASON_MAX = 2_000
 LISTED_MAX = 10_000
 FIRES_KEPT_DAYS = 90
 

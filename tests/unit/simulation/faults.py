@@ -20,6 +20,7 @@ SEARCH_S = 50.0  # most of a search
 BUSY_S = 30.0  # several steps
 SLOW_S = 25.0  # until after START
 LOG_FACTOR = 30.0
+HANGING_S = (4.0, 20.0)  # rejected logins hang for this long; the longer time is more than a drain has
 
 WEIGHTS = {
     "term": 1,
@@ -171,9 +172,10 @@ def _restart(world: World, process: WorkerProcess, lasts_s: float) -> None:
 
 
 def _refuse(world: World, process: WorkerProcess, lasts_s: float) -> None:
-    """Sessions end, and logins are rejected for a while."""
+    """Sessions end, and logins are rejected for a while, at once or at its end."""
     now_s = world.scheduler.now_s
-    world.target.refusals.append(Span(now_s, now_s + lasts_s, frozenset([process.worker_id])))
+    spans = world.target.hangs if lasts_s in HANGING_S else world.target.refusals
+    spans.append(Span(now_s, now_s + lasts_s, frozenset([process.worker_id])))
     world.target.drop(process.worker_id, world.rng.choice((1, 2, None)))
 
 

@@ -61,6 +61,7 @@ class Mutation(StrEnum):
     LOGINS = "time in which connections log in again has no effect on the verdict"
     ABORT = "a threshold ends a run also when the client may be why it was missed"
     WAITS = "clients that pause after failures count as open"
+    PENDING = "a login that has not ended counts as successful, also if it is refused later"
     LIMITS = "load that is missing has no effect on the verdict"
     PLAN = "what a worker did not live to measure was not planned"
     STRICT = "no run has load enough"
@@ -124,6 +125,7 @@ _PATCHES: dict[Mutation | None, list[tuple[Any, str, Any]]] = {
         (ConnectionMeter, "_note_complete", _always_complete),
         (validity, "_unopened", lambda _: []),
     ],
+    Mutation.PENDING: [(ConnectionMeter, "is_decided", lambda *_: True)],
     Mutation.WAITS: [(ConnectionMeter, "paused", lambda *_: None)],
     Mutation.ABORT: [(guardrails, "client_part", lambda *_, **__: None)],
     Mutation.LOGINS: [(Portion, "logs_in_more_than", lambda *_: False)],

@@ -125,6 +125,15 @@ class StandardTables:
 
         return commit
 
+    def _test_results_amend(self, summary: str, run_id: str, test_id: str) -> Commit:
+        def commit() -> int:
+            rows = self._keyed((test_id, run_id))
+            for row in rows:
+                row[SUMMARY] = summary
+            return len(rows)
+
+        return commit
+
     def _test_results_read(self, _: str) -> Rows:
         first: dict[str, list[Any]] = {}
         for row in sorted(self.results, key=lambda row: row[SUMMARY] is None):

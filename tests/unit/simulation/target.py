@@ -147,6 +147,7 @@ class Target:
         self._service_s, self._login_s, self.warehouse = service_s, login_s, warehouse
         self.records: defaultdict[Place, Record] = defaultdict(Record)
         self.refusals: list[Span] = []
+        self.hangs: list[Span] = []  # logins hang until its end, and are rejected then
         self.stalls: list[Span] = []
         self.silences: list[Span] = []  # statements are not answered
         self.busy: list[Span] = []  # clients that are short of CPU
@@ -159,8 +160,10 @@ class Target:
         """Replaces loadgen.snowflake.connect for load sessions."""
         scheduler, place = here(), _place()
         began_s = scheduler.now_s
-        if any(span.holds(began_s, place[0]) for span in self.refusals):
-            scheduler.sleep(LOGIN_GIVEN_UP_S)
+        ends_s = [began_s + LOGIN_GIVEN_UP_S for span in self.refusals if span.holds(began_s, place[0])]
+        ends_s += [span.to_s for span in self.hangs if span.holds(began_s, place[0])]
+        if ends_s:
+            scheduler.sleep(max(ends_s) - began_s)
             raise ConnectFailed("no more sessions") from OperationalError("no more sessions", errno=251011)
         scheduler.sleep(self._login_s())
         session: Any = settings.arguments["session_parameters"]

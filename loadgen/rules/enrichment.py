@@ -94,7 +94,9 @@ def reasons_of(
     """Why not every logged statement is enriched; the most certain reasons come first."""
     missing = (dropped, "did not reach the query log: more than query_log.max_rows, or it could not be written")
     return tuple(
-        f"{counted(count, 'statement')} {why}" for count, why in (missing, *_reasons(tally, transactions, hybrid)) if count
+        f"{counted(count, 'statement')} {why}"
+        for count, why in (missing, *_reasons(tally, transactions, hybrid))
+        if count
     ) or (() if tally else ("the query log kept no statement",))
 
 

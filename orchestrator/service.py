@@ -274,7 +274,7 @@ class OrchestratorService:
             interrupted=self._hurried.is_set,
         )
 
-    def _enriched(self, run_id: str, scenario: Scenario, summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _enriched(self, run_id: str, scenario: Scenario, summary: dict[str, Any]) -> dict[str, Any]:
         """The summary with the times from the query history, by which the stored result is amended. It is stored
         before: the enrichment takes up to 90 s, and no failure of it may cost the verdict."""
         retries = RetryPolicy(stop=self._hurried, clock=self._clock)

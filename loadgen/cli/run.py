@@ -108,7 +108,6 @@ def run(
     raise_priority()
     from loadgen.clock import SystemClock
     from loadgen.control.location import ControlPlaneLocation
-    from loadgen.scenario.read import text_as_run
     from orchestrator.job import RunJob
     from orchestrator.nightly.baseline import baseline_judge, wants_second_run
     from orchestrator.nightly.notify import notify_when_done
@@ -121,7 +120,7 @@ def run(
         runs_folder=output_dir,
         clock=SystemClock(),
         roles=job_roles(),
-        text=text_as_run(loaded, connection=connection, labels=run_labels(labels, loaded.scenario.labels)),
+        text=_text_as_run(loaded, connection, labels),
         wait=wait,
         share=share_warehouse,
     )
@@ -218,6 +217,12 @@ def _read(file: Path, overrides: Sequence[str], allowed: HostPermissions | None)
 
     variables = None if allowed is None else allowed.variables
     return read_scenario(file, overrides=overrides, environ=os.environ, variables=variables)
+
+
+def _text_as_run(loaded: LoadedScenario, connection: str | None, labels: Sequence[str]) -> str:
+    from loadgen.scenario.read import text_as_run
+
+    return text_as_run(loaded, connection=connection, labels=run_labels(labels, loaded.scenario.labels))
 
 
 def _scenario(

@@ -238,8 +238,8 @@ class Client:
                 return
 
     def _skip(self, number: int, window: int, now_ns: int, late_ns: int, waited_ns: int, max_lag_ns: int) -> None:
-        """Record an arrival that is not sent: too late, or not due any more. It shows an overload of the server, and has
-        an age, if it was late before the client was slow; otherwise its client lag counts."""
+        """Record an arrival that is not sent: too late, or not due any more. It shows an overload of the server, and
+        has an age, if it was late before the client was slow; otherwise its client lag counts."""
         is_overload = waited_ns > 0 and waited_ns >= OVERLOAD_FRACTION * max_lag_ns
         if late_ns >= 0 and not is_overload:
             self._context.client_lags.append((window, late_ns - waited_ns))

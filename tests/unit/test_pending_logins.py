@@ -13,7 +13,7 @@ from loadgen.metrics.recorder import WindowRegistry, WindowState
 from loadgen.metrics.sample_collector import SampleCollector
 from loadgen.metrics.window import WindowResult
 from loadgen.model.run import Phase
-from loadgen.rules.validity import Delivered, delivered_connections, shortfalls
+from loadgen.rules.validity import Delivered, Key, delivered_connections, shortfalls
 from loadgen.scenario.settings import ConnectionPolicy
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.worker.client import ClientPool
@@ -65,7 +65,7 @@ def test_logins_that_hang_at_the_end_and_are_refused_then_make_the_load_short() 
     refused = bench.results(70 * NS_PER_S)[1]
 
     assert (at_close.state, refused.state) == (WindowState.CLOSED, WindowState.FINAL)
-    planned = {("worker-0", 1): CONNECTIONS * MEASURED_S * 1_000}
+    planned: dict[Key, int] = {("worker-0", 1): CONNECTIONS * MEASURED_S * 1_000}
     (reason,) = shortfalls(Delivered(portions=delivered_connections({"worker-0": [refused]}, planned)))[:1]
     assert reason.startswith("delivered load was 90.8 %")
 

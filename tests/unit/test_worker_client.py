@@ -299,8 +299,10 @@ def test_an_arrival_given_up_is_overload_only_if_it_was_late_before_the_client_w
 ) -> None:
     """And the lag of the client that makes it late is counted."""
     scripted = ScriptedTime()
-    now = {"monotonic_ns": lambda: scripted.now_ns, "monotonic": lambda: scripted.now_ns / NS_PER_S}
-    with patch.multiple(client_module, **now):
+    with (
+        patch.object(client_module, "monotonic_ns", lambda: scripted.now_ns),
+        patch.object(client_module, "monotonic", lambda: scripted.now_ns / NS_PER_S),
+    ):
         client = late_client(f", max_lag: {max_lag_s}s", scripted, complete_ago_ns=LATE_NS + NS_PER_S, sends=10**6)
         drawer = SlowDrawer(client, scripted, slow_ms * NS_PER_MS)
         client.slot.drawer = cast(Any, drawer)

@@ -171,7 +171,7 @@ def summaries(
 
     with pytest.MonkeyPatch.context() as patched, ThreadPoolExecutor(AT_ONCE) as several:
         patched.setenv(EMBEDDED_ADDRESS, server.address)
-        patched.setattr(startup, "gc", Mock())  # workers set the collector for a process of their own
+        patched.setattr(startup, "gc", Mock())  # workers set the collector as the only program of a process
         place = ControlPlaneLocation.of_scenario(brief("quickstart", folder))
         ensure_tables(place, RetryPolicy(stop=threading.Event(), clock=SystemClock()))  # once, not by several at once
         yield {name: several.submit(run, name) for name in EXAMPLES}

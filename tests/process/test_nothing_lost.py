@@ -15,6 +15,10 @@ from typing import Any
 
 import pytest
 
+from loadgen.control.location import ControlPlaneLocation
+from loadgen.control.setup.installer import ensure_tables
+from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
+from tests.control_plane import retries
 from tests.embedded_server import EmbeddedServer
 from tests.process.run_harness import MEASURES, Program, RunHarness, history, run_harness
 from tests.processes import PROGRAM, reachable_directory
@@ -150,7 +154,11 @@ def fill(disk: Path) -> None:
             return
 
 
-def test_a_full_disk_under_the_runs_is_reported_before_the_start(harness: RunHarness) -> None:
+def test_a_full_disk_under_the_runs_is_reported_before_the_start(
+    harness: RunHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(EMBEDDED_ADDRESS, harness.server.address)
+    ensure_tables(ControlPlaneLocation(connection="embedded"), retries())
     with small_disk("1m") as disk:
         fill(disk)
 

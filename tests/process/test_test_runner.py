@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import restore_signals
 from tests.processes import PATIENCE_S, ROOT
 
-# Instead of pytest: starts a program in a session of its own, and ends without ending it.
+# Instead of pytest: starts a program in a separate session, and ends without ending it.
 LEAVES_A_PROGRAM = """
 import signal, subprocess, sys
 left = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"], start_new_session=True)

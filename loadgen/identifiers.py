@@ -20,12 +20,12 @@ _FORBIDDEN_KINDS = {"Cc", "Cs", "Zl", "Zp"}  # control characters, surrogates, l
 
 
 def is_name(text: str) -> bool:
-    """`orders` or `"My orders"`."""
+    """Whether a text is a name: `orders` or `"My orders"`."""
     return _NAME.fullmatch(text) is not None and _is_allowed(text)
 
 
 def is_qualified_name(text: str) -> bool:
-    """One to three names with dots between them."""
+    """Whether a text consists of one to three names with dots between them."""
     parts = _NAME.findall(text) if _QUALIFIED.fullmatch(text) else []
     return bool(parts) and all(map(_is_allowed, parts))
 
@@ -37,7 +37,7 @@ def canonical(text: str) -> str:
 
 
 def is_plain_text(text: str) -> bool:
-    """Without control characters and separators: usable as a name within loadgen."""
+    """Whether a text has no control characters and separators, and so is usable as a name within loadgen."""
     return not any(unicodedata.category(character) in _FORBIDDEN_KINDS for character in text)
 
 

@@ -39,7 +39,7 @@ class ServiceTimeSpec:
 
 
 def parse_service_time(text: str | None) -> ServiceTimeSpec | None:
-    """None: nothing is added. Raises ValueError with a message for the user."""
+    """The parsed service time; None: nothing is added. Raises ValueError with a message for the user."""
     spec = (text or "").strip()
     if not spec:
         return None

@@ -129,7 +129,7 @@ def _fraction(match: re.Match[str]) -> Fraction:
 
 
 def _digits(text: str) -> str:
-    """Without trailing zeros: '1.500' → '1.5'."""
+    """The number without trailing zeros: '1.500' → '1.5'."""
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 

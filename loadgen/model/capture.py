@@ -39,13 +39,13 @@ class LeftOutReason(StrEnum):
     """Why a statement of the history is not in the capture."""
 
     UNPARSED = "the text cannot be parsed"
-    TRUNCATED = "the history has cut the text off"
+    TRUNCATED = "the history truncated the text"
     NO_BINDS = "the history has no values for its binds"
-    NOT_REPLAYABLE = "it is no query, DML or session statement"
+    NOT_REPLAYABLE = "it is not a query, DML or session statement"
     TEMPORARY_TABLE = "it makes a temporary table, which a replay does not have"
     SYSTEM_FUNCTION = "it calls a SYSTEM$ function"
     SEVERAL = "the text has several statements"
-    NAMES = "its names cannot all be hidden"
+    NAMES = "not all of its names can be hidden"
     FAILED = "it failed"
     EARLIER = "it began before the span"
     OTHER_DATABASE = "it ran in another database"
@@ -112,7 +112,7 @@ class CapturedTemplate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureManifest:
-    """capture.json."""
+    """The description of a capture, stored as capture.json."""
 
     created_at: str
     source: str
@@ -160,7 +160,7 @@ def _template(data: dict[str, Any]) -> CapturedTemplate:
     role = StatementRole(data.pop("role"))
     made = CapturedTemplate(**_checked(CapturedTemplate, data), role=role)
     if not re.fullmatch(r"\w{1,60}", made.name):
-        raise ValueError(f"{made.name[:60]!r} is no name of a template")
+        raise ValueError(f"{made.name[:60]!r} is not the name of a template")
     return made
 
 
@@ -317,7 +317,7 @@ def replay_statements(capture: CaptureManifest, writes: WriteReplay) -> tuple[St
 
 
 def _named(capture: CaptureManifest) -> dict[str, CapturedTemplate]:
-    """By name, the most frequent first. A second template with the same name is measured with the others."""
+    """The templates by name, the most frequent first. A second one with the same name is measured with the others."""
     found: dict[str, CapturedTemplate] = {}
     for one in capture.templates:
         found.setdefault(one.name, one)

@@ -79,5 +79,5 @@ class UserSessionCounts:
         return UserSessionCounts(created=self.created + other.created, expired=self.expired + other.expired)
 
     def document(self) -> dict[str, int]:
-        """As results and reports write it."""
+        """The JSON of results and reports."""
         return {"created": self.created, "expired": self.expired, "current": self.current}

@@ -136,7 +136,7 @@ class InvalidEvent(LoadgenError):
 
 
 def encode_command(command: KnownCommand, address: Recipient = ALL_WORKERS) -> tuple[EventType, str]:
-    """EVENT_TYPE and EVENT_DATA."""
+    """The EVENT_TYPE and the EVENT_DATA of a command."""
     kind, data = _TYPES[type(command)], _written(command)
     data["scope"] = address.scope.value
     if address.worker_id is not None:

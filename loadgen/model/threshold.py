@@ -67,7 +67,7 @@ def threshold_words(text: str, window_s: float | None) -> str:
 
 
 class InvalidThreshold(ValueError):
-    """A text that is no threshold. The message does not repeat the text."""
+    """A text that is not a threshold. The message does not repeat the text."""
 
     def __init__(self, what: str, hint: str | None = None) -> None:
         super().__init__(what)

@@ -42,12 +42,12 @@ class CreditRates:
     per_hour: Mapping[WarehouseKind, Mapping[str, float]]  # by size
 
     def of(self, size: str | None, kind: WarehouseKind) -> float | None:
-        """None for a size or kind that is not in the table."""
+        """The rate of a size and kind; None: it is not in the table."""
         return self.per_hour.get(kind, {}).get(size_name(size or "") or "")
 
 
 def size_name(text: str) -> str | None:
-    """X-Small for XSMALL, X-Small, XS; None: no such size."""
+    """The name of a size: X-Small for XSMALL, X-Small and XS; None: there is no such size."""
     return _NAMES.get(text.strip().upper().replace("-", "").replace(" ", ""))
 
 
@@ -167,7 +167,7 @@ def kind_shown(shown: Mapping[str, Any]) -> WarehouseKind:
 
 
 def alter_sql(warehouse_sql: str, settings: Mapping[str, WarehouseValue]) -> str:
-    """One statement for all of them; `warehouse_sql` is a quoted name."""
+    """The statement that changes all of these settings; `warehouse_sql` is a quoted name."""
     return f"ALTER WAREHOUSE {warehouse_sql} SET {_assignments(settings)}"
 
 

@@ -92,7 +92,7 @@ class Normal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Zipfian:
-    """As YCSB defines it: rank 0 is the most frequent; scrambled spreads the popular keys over the range."""
+    """YCSB's zipfian distribution: rank 0 is the most frequent; scrambled spreads the popular keys over the range."""
 
     keys: KeyRange | None
     theta: float = 0.99
@@ -112,8 +112,8 @@ class Hotspot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest:
-    """As YCSB defines it: zipfian over the keys, the newest first. With `follows` (the name of a statement with a
-    sequence) the keys that it has inserted in this lane come before the last of `keys`."""
+    """YCSB's latest distribution: zipfian over the keys, the newest first. With `follows` (the name of a statement with
+    a sequence) the keys that it has inserted in this lane come before the last of `keys`."""
 
     keys: KeyRange | None
     theta: float = 0.99
@@ -349,7 +349,7 @@ def workload_refusal(sql: SqlShape) -> tuple[str, str] | None:
 
 
 def preparation_refusal(sql: SqlShape) -> tuple[str, str] | None:
-    """The same for prepare.statements, which may create and change tables."""
+    """Why a text cannot be one of prepare.statements, which may create and change tables; None: it can."""
     wrong = malformed_reason(sql) or _changes_session(sql)
     if wrong is not None:
         return wrong
@@ -362,14 +362,14 @@ def malformed_reason(sql: SqlShape) -> tuple[str, str] | None:
     if sql.unclosed:
         return f"{sql.unclosed} is not closed", "close it"
     if sql.statements == 0:
-        return "holds no statement", "write one SQL statement"
+        return "contains no statement", "write one SQL statement"
     if sql.statements > 1:
-        return f"holds {sql.statements} statements", "write one statement per text; transaction: takes several"
+        return f"contains {sql.statements} statements", "write one statement per text; transaction: takes several"
     return None
 
 
 _DEFINING = {"CREATE", "DROP", "ALTER", "TRUNCATE", "UNDROP", "GRANT", "REVOKE", "COMMENT", "COPY", "ANALYZE"}
-_TRANSACTION = ("leaves or begins a transaction", "list the statements under transaction: instead of sql:")
+_TRANSACTION = ("begins or ends a transaction", "list the statements under transaction: instead of sql:")
 _FILES = ("moves files", "stage files before the run; a workload and its preparation send SQL only")
 _VARIABLES = ("changes the session", "write the value into the statement, or give it as a parameter")
 _REFUSED: dict[str, tuple[str, str]] = {

@@ -16,8 +16,8 @@ from loadgen.metrics.json_fields import COUNT_MAX, NUMBER_MAX
 from loadgen.metrics.percentile import PERCENTILES
 from loadgen.model.run import RowEnrichment, RunStatus
 from loadgen.report.summary import SCHEMA_VERSION
+from loadgen.rules.comparability import as_written
 from loadgen.rules.validity import RunVerdict
-from loadgen.scenario.frozen import as_written
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 

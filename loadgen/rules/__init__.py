@@ -11,7 +11,8 @@ client_health         whether the client, not the server, limited the result
 validity              whether a run is valid, and its verdict and exit code; how much of the planned load was delivered;
                       whether windows and warm-ups were at the planned times
 enrichment            how many logged statements have server times, and why not all
-comparability         which differences between two runs forbid a comparison; metrics and their limits
+comparability         which differences between two runs forbid a comparison, in the keys of their files; metrics and
+                      limits
 confidence_intervals  of two runs, from resampled seconds; of an experiment, checked after every block
 comparison            two runs: change, interval, verdict
 experiment            blocks, decisions about arms, when to stop, frontier; what `experiment --dry-run` shows

@@ -18,7 +18,9 @@ from typing import Any
 
 from loadgen.errors import UsageError
 from loadgen.log import printable
-from loadgen.scenario.frozen import ONE_VALUE, as_written, key_as_written
+from loadgen.scenario.frozen import LOAD_MODES, TYPE_KEY, flattened
+from loadgen.scenario.model import LoadMode
+from loadgen.units import format_duration_s, format_rate_per_second
 from loadgen.values import dataclass
 
 # Parts of a stored scenario that do not change what is measured.
@@ -121,7 +123,7 @@ def _differences_below(key: str, a: Any, b: Any) -> Iterator[tuple[str, Any, Any
     if a == b or (_is_unset(a) and _is_unset(b)):
         return
     inner = [{} if one in ([], {}) else one for one in (a, b)]
-    if all(isinstance(one, Mapping) for one in inner) and key.rpartition(".")[2] not in ONE_VALUE:
+    if all(isinstance(one, Mapping) for one in inner) and key.rpartition(".")[2] not in _ONE_VALUE:
         for name in dict.fromkeys((*inner[0], *inner[1])):
             yield from _differences_below(f"{key}.{name}" if key else str(name), inner[0].get(name), inner[1].get(name))
     else:
@@ -146,6 +148,99 @@ def _matters(key: str) -> bool:
 def _is_at_or_below(key: str, names: Sequence[str]) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in names)
 
+
+# --- stored scenarios in the keys of their files ---------------------------------------------------------------------
+# Differences between runs are shown in these keys. Elements of lists are found by their name, durations are texts, and
+# generators stay as they are stored.
+
+_MODES = {stored: mode.value for mode, stored in LOAD_MODES.items()}
+_FILE_KEYS = {
+    "load_mode": "mode",
+    "concurrent_connections": "connections",
+    "worker_group_count": "workers",
+    "rate_per_second": "rate",
+    "step_duration_seconds": "step",
+}
+_MOVED = (  # beginnings of keys, as stored and in the file; the rest of the stored `workload` is `load`
+    ("workload.statements.", "workload.statements."),
+    ("workload.think_time", "workload.think_time"),
+    ("workload.seed.", "seed."),
+    ("workload.", "load."),
+    ("scaling.", "load."),
+    ("find_max.", "load.find_max."),
+    ("workers.", "load.workers."),
+    ("replay.", "load."),
+)
+# Each is shown as one value.
+_ONE_VALUE = frozenset({"generate", "params", "transaction", "thresholds", "stages", "indexes", "key_range"})
+_OF_CAPTURE = ("replay.planned", "replay.recorded", "replay.coverage")  # computed from the capture, not in the file
+_SECONDS = "_seconds"
+_MEMBER = re.compile(r"\[([^\]]*)\]")
+
+
+def as_written(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a scenario file. Lists whose elements have names are mappings by name."""
+    written: dict[str, Any] = {"workload": {}, "load": {}}
+    stored = {"find_max": None, **flattened(config, ("workload", "scaling", "replay"))}
+    for place, value in stored.items():
+        if place in _OF_CAPTURE:
+            continue
+        if place == "workload.statements":
+            value = [_file_statement(one) for one in value]
+        elif place == "values":
+            value = [{key: pool[key] for key in pool if key != TYPE_KEY} for pool in value]  # query or file
+        section, _, key = key_as_written(place).rpartition(".")
+        (written.setdefault(section, {}) if section else written)[key] = _as_value(place.rpartition(".")[2], value)
+    load = written["load"]
+    if load.get("mode") == LoadMode.RATE.value:
+        load["max_connections"] = load.pop("connections", None)
+    elif load.get("mode") == LoadMode.FIND_MAX.value:
+        load.pop("connections", None)  # find_max.maximum
+    return written
+
+
+def key_as_written(stored: str) -> str:
+    """The key in the file for a stored key, such as workload.statements[pay].weight or workload.duration_seconds."""
+    key = _MEMBER.sub(r".\1", stored)
+    if key == "workload":  # a section of the file too
+        return key
+    before, after = next(((old, new) for old, new in _MOVED if f"{key}.".startswith(old)), ("", ""))
+    return ".".join(map(_file_key, (after + f"{key}."[len(before) :]).rstrip(".").split(".")))
+
+
+def _file_statement(stored: Mapping[str, Any]) -> dict[str, Any]:
+    written = {name: value for name, value in stored.items() if name not in ("queries", "transaction", "expected_rows")}
+    queries = [
+        {"sql": query["sql"], "params": query["parameters"]} if "parameters" in query else dict(query)
+        for query in stored.get("queries", ())
+    ]
+    if stored.get("expected_rows") is not None:
+        written["expect"] = {"rows": stored["expected_rows"]}
+    if stored.get("transaction"):
+        return {**written, "transaction": queries}
+    return written | (queries[0] if queries else {})
+
+
+def _file_key(name: str) -> str:
+    return _FILE_KEYS.get(name) or name.removesuffix(_SECONDS)
+
+
+def _as_value(name: str, value: Any) -> Any:
+    if name == "load_mode":
+        return _MODES.get(value, value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        write = format_rate_per_second if name == "rate_per_second" else format_duration_s
+        return write(value) if name == "rate_per_second" or name.endswith(_SECONDS) else value
+    if name in _ONE_VALUE:
+        return value
+    if isinstance(value, Mapping):
+        return {_file_key(inner): _as_value(inner, one) for inner, one in value.items()}
+    if isinstance(value, list) and value and all(isinstance(one, Mapping) and "name" in one for one in value):
+        return {str(one["name"]): _as_value("", {key: one[key] for key in one if key != "name"}) for one in value}
+    return value
+
+
+# --- limits of changes -----------------------------------------------------------------------------------------------
 
 _LIMIT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?)\s*%")
 _HOW = "Write [statement.]metric=percent, such as --limit p95=10% or --limit pay.p99=25%."

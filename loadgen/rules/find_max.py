@@ -270,7 +270,7 @@ class FindMaxSearch:
 
     def _reason(self, best: _Level | None, failed: _Level | None, limited: _Level | None, *, is_complete: bool) -> str:
         """The reason of the result, one sentence."""
-        why = self.stopped or f"the {len(self.steps)} steps allowed have run out"
+        why = self.stopped or f"the search has used all of its {len(self.steps)} steps"
         if is_complete and limited is not None:
             why = f"limited by the client at {limited.connections}: {limited.steps[-1].reason}"
         if best is None:

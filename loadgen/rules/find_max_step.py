@@ -5,7 +5,7 @@ worse than allowed, or a plateau (more connections, no more throughput). Percent
 while they do not decide, the step is extended, at most to three times its length; then the point estimate decides. A
 step in which no statement has ended is extended as well, and has then failed.
 
-A step in which the client was the limit, or whose load was not delivered, is no evidence about the server. Neither is a
+A step in which the client was the limit, or whose load was not delivered, says nothing about the server. Neither does a
 step that would fail by no more than the client may have added to its times, or taken from its throughput.
 """
 
@@ -99,7 +99,7 @@ class StepObservation:
     latency: StepLatency
     slo: SloCheck = SloCheck()
     queue_seen: bool = False
-    client_limit: str | None = None  # why the step is no evidence about the server
+    client_limit: str | None = None  # why the step says nothing about the server
     client: ClientBound = ClientBound()
 
 
@@ -254,7 +254,7 @@ def _throughput(config: FindMaxSettings, steps: Sequence[JudgedStep], shown: Ste
         finding = _Finding(outcome=StepOutcome.DEGRADED, reason=reason)
         return finding if possible_qps < limit_qps else _by_client(finding, shown)
     if config.is_climbed(shown.target) and _is_plateau(config, held, shown, shown.qps):
-        reason = f"{shown.qps:,.1f}/s is hardly more than two steps before, and p95 rose"
+        reason = f"{shown.qps:,.1f}/s is not significantly more than two steps before, and p95 rose"
         finding = _Finding(outcome=StepOutcome.PLATEAU, reason=reason)
         return finding if _is_plateau(config, held, shown, possible_qps) else _by_client(finding, shown)
     return _HELD

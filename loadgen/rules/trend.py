@@ -1,4 +1,4 @@
-"""The runs of a scenario over time: is the newest worse than usual, since when, and what else changed? Pure.
+"""The runs of a scenario over time: whether the newest is worse than usual, since when, and what else changed. Pure.
 
 Only comparable runs form a series: the same TEMPLATE_ID, major version of the driver, number of workers and cores, and
 warehouse size. The newest run determines the series. Runs that are not COMPLETED, are INVALID, or found no maximum
@@ -35,7 +35,7 @@ from loadgen.values import dataclass
 # last stable segment by a robust t-test, and a change is confirmed only by two runs in a row or more. Centre and spread
 # are those of the segment after each value was limited to three deviations (of the median) around its median: one
 # outlier cannot move them, and clean values lose little. The spread is moderated by `usual`, as if ten runs had shown
-# it before, so that a short series, or one that varies little by chance, raises no alarm.
+# it before, so that a short series, or one that varies little by chance, does not raise an alarm.
 #
 #     suspected   one run deviates by more than the limit, and by more than chance (3.5 standard deviations)
 #     confirmed   the last 2 to 8 runs together do (4.2), and each of them by half the limit and half their mean;

@@ -9,7 +9,7 @@ model            the typed Scenario with its load and thresholds; the number of 
 generators file  sections that only the file has; conversion to the typed Scenario; files that a scenario names
 checks           rules between keys
 check_workload   rules between keys of statements, generators, thresholds, sharding and user sessions
-frozen           SCENARIO_CONFIG: writing, reading, and conversion to the keys of the file
+frozen           SCENARIO_CONFIG: writing and reading
 experiment       the experiment file: arms of a scenario, and what to compare
 
 `model`, `frozen` and the modules that they import do not import the YAML reader, so that workers start faster.

@@ -223,9 +223,9 @@ def _check_thresholds(checked: CheckedScenario, file: ScenarioFile, written: Seq
             )
             hint = f"did you mean {near[0]}?" if near else known
             kinds = "a statement or stage" if stages else "a statement"
-            checked.problem(place, f"is about {kinds} that does not exist", hint)
+            checked.problem(place, f"names {kinds} that does not exist", hint)
         elif check.statement in never_sent and checked.fine(_STATEMENTS):
-            checked.problem(place, "is about a statement that is never sent", "give it a weight, or remove the check")
+            checked.problem(place, "names a statement that is never sent", "give it a weight, or remove the check")
         if check.metric is ThresholdMetric.LONGEST_STALL:
             if check.statement is not None and check.statement in names:
                 checked.problem(place, "a stall is measured over all statements", "leave the statement out")
@@ -507,7 +507,7 @@ def _check_pool_generator(
 
 def _check_previous(checked: CheckedScenario, path: KeyPath, index: int, before: int | None) -> None:
     if before is None:
-        checked.problem(path, "works inside a transaction only", "list the statements under transaction:")
+        checked.problem(path, "is only possible inside a transaction", "list the statements under transaction:")
     elif index >= before:
         parameters = "no parameter comes" if before == 0 else f"only parameters 0 to {before - 1} come"
         checked.problem(path, f"{parameters} before it in the transaction", "name an earlier parameter, counted from 0")
@@ -533,7 +533,7 @@ def _check_follows(checked: CheckedScenario, path: KeyPath, latest: LatestGenera
         hint = f"statements are {', '.join(around.written[:10])}"
         checked.problem(path, "is not a statement of the workload", hint)
     elif sequence is None:
-        checked.problem(path, "is a statement that makes no new keys", "name one with a sequence and a weight")
+        checked.problem(path, "is a statement that inserts no new keys", "name one with a sequence and a weight")
     elif sequence.sharded:
         what = "is a statement with a sharded sequence, whose keys below the newest belong to other workers"
         checked.problem(path, what, "give that sequence a start instead of sharded")

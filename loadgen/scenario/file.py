@@ -317,8 +317,8 @@ def _table(table: TableSection) -> typed.TableSpec:
     return typed.TableSpec(name=table.name, type=table.type, rows=table.rows, columns=columns, indexes=indexes)
 
 
-def _pools(file: ScenarioFile) -> list[typed.Pool]:
-    pools: list[typed.Pool] = []
+def _pools(file: ScenarioFile) -> list[typed.PoolSource]:
+    pools: list[typed.PoolSource] = []
     for name, pool in file.values.items():
         if pool.query is not None:
             pools.append(typed.QueryPool(name=name, query=pool.query))

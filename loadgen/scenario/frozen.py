@@ -1,4 +1,4 @@
-"""SCENARIO_CONFIG, the stored scenario of a run: the only writer and the only reader.
+"""SCENARIO_CONFIG, the stored scenario of a run: written and read as a Scenario here only.
 
 Workers and orchestrator use only what `thaw` returns. `notify` is not stored: its addresses are secrets that workers do
 not need, and the process that started the run sends the messages. Secrets of the environment are stored as `${NAME}`
@@ -11,7 +11,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import re
 import types
 import typing
 from collections.abc import Collection, Mapping
@@ -25,15 +24,14 @@ from loadgen.errors import ConfigurationError
 from loadgen.model.capture import RecordedTimes, Replay
 from loadgen.model.workload import KeyRange, Parameter, Sharding, Statement, Workload
 from loadgen.scenario.document import resolve_template, template_of, variables_in
-from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, LoadStage, Pool, Scenario
+from loadgen.scenario.model import FindMaxSettings, Load, LoadMode, LoadStage, PoolSource, Scenario
 from loadgen.scenario.settings import UserSessionSettings
-from loadgen.units import format_duration_s, format_rate_per_second
 
 Environment = Mapping[str, str] | None  # None: variables stay `${NAME}`, for showing
 
-_TYPE = "type"  # no class of a union may have a field of this name
+TYPE_KEY = "type"  # no class of a union may have a field of this name
 # Members of unions: stored with their name.
-_IN_UNIONS: frozenset[type] = frozenset(typing.get_args(Parameter)) | frozenset(typing.get_args(Pool))
+_IN_UNIONS: frozenset[type] = frozenset(typing.get_args(Parameter)) | frozenset(typing.get_args(PoolSource))
 _RENAMED: dict[type, dict[str, str]] = {
     FindMaxSettings: {"step_s": "step_duration_seconds"},
     LoadStage: {"connections": "concurrent_connections"},
@@ -61,7 +59,7 @@ def encode(value: Any) -> Any:
     if isinstance(value, str):
         return template_of(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        tag = {_TYPE: type(value).__name__} if type(value) in _IN_UNIONS else {}
+        tag = {TYPE_KEY: type(value).__name__} if type(value) in _IN_UNIONS else {}
         return tag | {_key(type(value), name): encode(getattr(value, name)) for name in _written(value)}
     if isinstance(value, datetime):
         return value.isoformat()
@@ -106,10 +104,10 @@ def _decode_union(options: tuple[Any, ...], data: Any, environ: Environment, whe
         return _decode_scalar(type(data), data, environ, where)
     classes = {kind.__name__: kind for kind in options if isinstance(kind, type) and dataclasses.is_dataclass(kind)}
     if isinstance(data, dict) and len(classes) > 1:
-        chosen = classes.get(str(data.get(_TYPE)))
+        chosen = classes.get(str(data.get(TYPE_KEY)))
         if chosen is None:
-            raise InvalidStoredScenario(f"the stored scenario has an unknown {_TYPE} at {where}")
-        inner = {key: item for key, item in data.items() if key != _TYPE}
+            raise InvalidStoredScenario(f"the stored scenario has an unknown {TYPE_KEY} at {where}")
+        inner = {key: item for key, item in data.items() if key != TYPE_KEY}
         return _decode_class(chosen, inner, environ, where)
     return decode(next(kind for kind in options if kind is not types.NoneType), data, environ, where)
 
@@ -254,9 +252,9 @@ def frozen_config(scenario: Scenario) -> dict[str, Any]:
 
 def _scenario(config: Mapping[str, Any], environ: Environment) -> Scenario:
     try:
-        left = _Left(_flattened(config, ("workload", "scaling", "sharding")), environ)
+        left = _Left(flattened(config, ("workload", "scaling", "sharding")), environ)
     except (TypeError, ValueError):
-        raise InvalidStoredScenario("the stored scenario has a section that is no mapping") from None
+        raise InvalidStoredScenario("the stored scenario has a section that is not a mapping") from None
     found: dict[str, dict[str, Any]] = {owner: {} for owner in _CLASSES}
     for attribute, place in _PLACES.items():
         owner, _, name = attribute.rpartition(".")
@@ -289,10 +287,10 @@ def _sharding(left: _Left) -> Sharding | None:
     )
 
 
-def _flattened(config: Mapping[str, Any], sections: Collection[str]) -> dict[str, Any]:
+def flattened(config: Mapping[str, Any], sections: Collection[str]) -> dict[str, Any]:
     """The configuration with the keys of these sections at its top: `workload.seed`.
 
-    Raises TypeError or ValueError when one of the sections is no mapping.
+    Raises TypeError or ValueError when one of the sections is not a mapping.
     """
     found: dict[str, Any] = {}
     for key, value in config.items():
@@ -323,94 +321,3 @@ class _Left:
         if self._data:
             unknown = ", ".join(sorted(map(str, self._data))[:5])
             raise InvalidStoredScenario(f"the stored scenario has unknown keys: {unknown}")
-
-
-# --- stored scenarios in the keys of their files ---------------------------------------------------------------------
-# Differences between runs are shown in these keys. Elements of lists are found by their name, durations are texts, and
-# generators stay as they are stored.
-
-_MODES = {stored: mode.value for mode, stored in LOAD_MODES.items()}
-_FILE_KEYS = {
-    "load_mode": "mode",
-    "concurrent_connections": "connections",
-    "worker_group_count": "workers",
-    "rate_per_second": "rate",
-    "step_duration_seconds": "step",
-}
-_MOVED = (  # beginnings of keys, as stored and in the file; the rest of the stored `workload` is `load`
-    ("workload.statements.", "workload.statements."),
-    ("workload.think_time", "workload.think_time"),
-    ("workload.seed.", "seed."),
-    ("workload.", "load."),
-    ("scaling.", "load."),
-    ("find_max.", "load.find_max."),
-    ("workers.", "load.workers."),
-    ("replay.", "load."),
-)
-# Each is shown as one value.
-ONE_VALUE = frozenset({"generate", "params", "transaction", "thresholds", "stages", "indexes", "key_range"})
-_OF_CAPTURE = ("replay.planned", "replay.recorded", "replay.coverage")  # computed from the capture, not in the file
-_SECONDS = "_seconds"
-_MEMBER = re.compile(r"\[([^\]]*)\]")
-
-
-def as_written(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections of a scenario file. Lists whose elements have names are mappings by name."""
-    written: dict[str, Any] = {"workload": {}, "load": {}}
-    stored = {"find_max": None, **_flattened(config, ("workload", "scaling", "replay"))}
-    for place, value in stored.items():
-        if place in _OF_CAPTURE:
-            continue
-        if place == "workload.statements":
-            value = [_file_statement(one) for one in value]
-        elif place == "values":
-            value = [{key: pool[key] for key in pool if key != _TYPE} for pool in value]  # query or file
-        section, _, key = key_as_written(place).rpartition(".")
-        (written.setdefault(section, {}) if section else written)[key] = _as_value(place.rpartition(".")[2], value)
-    load = written["load"]
-    if load.get("mode") == LoadMode.RATE.value:
-        load["max_connections"] = load.pop("connections", None)
-    elif load.get("mode") == LoadMode.FIND_MAX.value:
-        load.pop("connections", None)  # find_max.maximum
-    return written
-
-
-def key_as_written(stored: str) -> str:
-    """The key in the file for a stored key, such as workload.statements[pay].weight or workload.duration_seconds."""
-    key = _MEMBER.sub(r".\1", stored)
-    if key == "workload":  # a section of the file too
-        return key
-    before, after = next(((old, new) for old, new in _MOVED if f"{key}.".startswith(old)), ("", ""))
-    return ".".join(map(_file_key, (after + f"{key}."[len(before) :]).rstrip(".").split(".")))
-
-
-def _file_statement(stored: Mapping[str, Any]) -> dict[str, Any]:
-    written = {name: value for name, value in stored.items() if name not in ("queries", "transaction", "expected_rows")}
-    queries = [
-        {"sql": query["sql"], "params": query["parameters"]} if "parameters" in query else dict(query)
-        for query in stored.get("queries", ())
-    ]
-    if stored.get("expected_rows") is not None:
-        written["expect"] = {"rows": stored["expected_rows"]}
-    if stored.get("transaction"):
-        return {**written, "transaction": queries}
-    return written | (queries[0] if queries else {})
-
-
-def _file_key(name: str) -> str:
-    return _FILE_KEYS.get(name) or name.removesuffix(_SECONDS)
-
-
-def _as_value(name: str, value: Any) -> Any:
-    if name == "load_mode":
-        return _MODES.get(value, value)
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        write = format_rate_per_second if name == "rate_per_second" else format_duration_s
-        return write(value) if name == "rate_per_second" or name.endswith(_SECONDS) else value
-    if name in ONE_VALUE:
-        return value
-    if isinstance(value, Mapping):
-        return {_file_key(inner): _as_value(inner, one) for inner, one in value.items()}
-    if isinstance(value, list) and value and all(isinstance(one, Mapping) and "name" in one for one in value):
-        return {str(one["name"]): _as_value("", {key: one[key] for key in one if key != "name"}) for one in value}
-    return value

@@ -129,7 +129,7 @@ class FilePool:
     column: str | None  # None: the only one
 
 
-Pool = QueryPool | FilePool
+PoolSource = QueryPool | FilePool
 
 
 # --- load ------------------------------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ class Scenario(ScenarioKeys):
     workload: Workload
     load: Load
     prepare: Prepare = Prepare()
-    pools: tuple[Pool, ...] = ()
+    pools: tuple[PoolSource, ...] = ()
     enrichment: EnrichmentMode = EnrichmentSection().enabled
 
     @property

@@ -59,7 +59,7 @@ class ValueType(_WithLimits):
         raise NotImplementedError
 
     def schema(self) -> JsonSchema:
-        """Without null and variables, which `nullable` and `takes_variables` allow."""
+        """The JSON Schema without null and variables, which `nullable` and `takes_variables` allow."""
         return {"type": "string"}
 
     def accept(self, value: object) -> Any:

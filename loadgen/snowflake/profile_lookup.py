@@ -249,7 +249,7 @@ def known_profiles(
     """
     files = read_config_files(environ)
     named = [name for name in files.sections if name != EMBEDDED] + _names_in_variables(files, environ)
-    found = [_as_far_as_readable(name, files, environ) for name in named]
+    found = [_listed_profile(name, files, environ) for name in named]
     if ENVIRONMENT not in files.sections and environ.get("SNOWFLAKE_ACCOUNT"):
         found.append(_from_environment(environ, spcs_token_file))
     if environ.get(EMBEDDED_ADDRESS):
@@ -293,8 +293,8 @@ def _from_section(
     return reader.profile(name, files.warnings)
 
 
-def _as_far_as_readable(name: str, files: ConfigFiles, environ: Mapping[str, str]) -> ConnectionProfile:
-    """For lists of connections: one invalid section must not hide the others."""
+def _listed_profile(name: str, files: ConfigFiles, environ: Mapping[str, str]) -> ConnectionProfile:
+    """The profile of a section; without fields if it is invalid, so that a list still has the others."""
     try:
         return _from_section(name, files.sections.get(name), files, environ)
     except ConfigurationError as error:

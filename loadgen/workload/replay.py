@@ -276,7 +276,7 @@ class RecordedStream:
         return one.number, one.row
 
     def ahead(self, k: int) -> list[tuple[int, Row]]:
-        """For closed loops only."""
+        """Not available: only closed loops draw ahead."""
         raise RunFailed("a replay has no closed loop")
 
     def due_us(self, k: int) -> int:

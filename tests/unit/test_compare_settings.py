@@ -16,10 +16,11 @@ from loadgen.rules.comparability import (
     RunConditions,
     SettingDifference,
     differences,
+    key_as_written,
     unmatched_keys,
     why_not_comparable,
 )
-from loadgen.scenario.frozen import freeze, key_as_written
+from loadgen.scenario.frozen import freeze
 from loadgen.scenario.read import parse_scenario, read_scenario
 
 ROOT = Path(__file__).resolve().parents[2]

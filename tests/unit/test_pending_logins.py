@@ -17,7 +17,7 @@ from loadgen.rules.validity import Delivered, delivered_connections, shortfalls
 from loadgen.scenario.settings import ConnectionPolicy
 from loadgen.units import NS_PER_MS, NS_PER_S
 from loadgen.worker.client import ClientPool
-from loadgen.workload.arrivals import Ramp
+from loadgen.workload.ramp import Ramp
 from tests.processes import wait_until
 from tests.unit.metrics_builders import statement
 from tests.unit.test_worker_logins import ClientHarness, Connected, ScriptedSessions

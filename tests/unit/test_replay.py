@@ -129,7 +129,7 @@ def test_the_plan_shows_what_is_sent(tmp_path):
         ("warmup: 5s", "", "load.warmup: belongs to mode"),
         ("max_connections: 5", "", "belongs to sessions: spread"),
         ("", "workload: {statements: [{name: a, sql: SELECT 1}]}", "a replay sends the statements of its capture"),
-        ("", "thresholds: [nothing.p95 < 5ms]", "is about a statement that does not exist"),
+        ("", "thresholds: [nothing.p95 < 5ms]", "names a statement that does not exist"),
         ("", "thresholds: [{check: p95 < 5s, window: 10m}]", "is longer than the measurement"),
         ("speed: 0", "", "speed"),
     ],

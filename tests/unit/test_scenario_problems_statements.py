@@ -28,7 +28,7 @@ def warnings_of(top="", param="{literal: 1}", load="", statement=""):
         ("    - {name: b, sql: SELECT 1, transaction: [{sql: SELECT 1}]}", "sql or transaction, not both"),
         ("    - {name: b, transaction: []}", "workload.statements.1.transaction: is empty"),
         ("    - {name: b, transaction: [{sql: SELECT 1}], expect: {rows: 1}}", "does not belong to a transaction"),
-        ("    - {name: b, transaction: [{sql: COMMIT}]}", "COMMIT leaves or begins a transaction"),
+        ("    - {name: b, transaction: [{sql: COMMIT}]}", "COMMIT begins or ends a transaction"),
         ("    - {name: b, transaction: [{sql: SELECT ?, params: [{previous: 0}]}]}", "no parameter comes before it"),
         (
             "    - {name: b, transaction: [{sql: 'SELECT ?, ?', params: [{literal: 1}, {previous: 1}]}]}",
@@ -38,7 +38,7 @@ def warnings_of(top="", param="{literal: 1}", load="", statement=""):
         ("    - {name: b, sql: CALL P()}", "workload.statements.1.kind: is missing: CALL may read or write"),
         ("    - {name: b, sql: 'SELECT ?, ?', params: [{literal: 1}]}", "2 ? are in the SQL, and 1 parameter is given"),
         ("    - {name: b, sql: SELECT 1, params: [{literal: 1}]}", "0 ? are in the SQL, and 1 parameter is given"),
-        ("    - {name: b, sql: SELECT 1; SELECT 2}", "holds 2 statements"),
+        ("    - {name: b, sql: SELECT 1; SELECT 2}", "contains 2 statements"),
         ("    - {name: b, sql: SELECT 1, weight: 999999}\n    - {name: c, sql: SELECT 1, weight: 9}", "make a cycle"),
         (
             "    - {name: b, sql: INSERT INTO T SELECT ?, params: [{sequence: {sharded: true}}]}\n"
@@ -54,7 +54,7 @@ def warnings_of(top="", param="{literal: 1}", load="", statement=""):
         ),
         (
             "    - {name: b, sql: SELECT 1, weight: 0}\nthresholds: [b.p95 < 1s]",
-            "thresholds.0: is about a statement that is never sent",
+            "thresholds.0: names a statement that is never sent",
         ),
         (
             "    - {name: b, sql: SELECT ?, params: [{shard: }]}\nsharding: {enabled: true, key_range: [1, 1]}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from loadgen.errors import LoadgenError
@@ -65,6 +65,11 @@ class Service:
             self._death.__cause__ = error
             if self._died is not None:
                 self._died(self._death)
+
+
+def exit_code_after(received: Sequence[int]) -> int:
+    """The exit code of a program that the first of these signals has ended."""
+    return 128 + received[0]
 
 
 Result = TypeVar("Result")

@@ -20,6 +20,7 @@ from loadgen.results.run_snapshot import WorkerSnapshot
 from loadgen.rules.plan import RunPlan
 from loadgen.scenario.settings import TimingSettings
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.snowflake.settings import CONTROL_STATEMENT_S
 from loadgen.units import NS_PER_S
 from loadgen.values import dataclass
 from orchestrator.leadership import Leadership
@@ -27,12 +28,15 @@ from orchestrator.leadership import Leadership
 # Before a worker has read an event: the insertion, whose answer may be late, the update of RUN_STATUS, the worker's
 # poll, and the query of events.
 STATEMENTS_PER_ANNOUNCEMENT = 4
-LATENCY_MAX_S = 2.0  # slower statements are exceptions: announcements do not allow for them
+# Slower statements are exceptions: announcements do not allow for them. A step that is announced too late begins later,
+# but a plan is cut, so START allows for every statement that succeeds.
+LATENCY_MAX_S = 2.0
+START_LATENCY_MAX_S = float(CONTROL_STATEMENT_S)
 
 
-def lead_ms(timing: TimingSettings, latency_s: float) -> int:
+def lead_ms(timing: TimingSettings, latency_s: float, most_s: float = LATENCY_MAX_S) -> int:
     """How long ahead a change is announced, so that all workers switch together."""
-    waits_s = timing.status_poll_s + STATEMENTS_PER_ANNOUNCEMENT * min(latency_s, LATENCY_MAX_S)
+    waits_s = timing.status_poll_s + STATEMENTS_PER_ANNOUNCEMENT * min(latency_s, most_s)
     return round((timing.announce_s + waits_s) * 1000)
 
 
@@ -133,7 +137,12 @@ class EventPublisher:
     @property
     def lead_ms(self) -> int:
         """How long ahead a change has to be announced at the current latency of the control plane."""
-        return lead_ms(self._timing, max(self.latencies_s, default=0.0))
+        return lead_ms(self._timing, self._latency_s)
+
+    @property
+    def _latency_s(self) -> float:
+        """The latency of the control plane."""
+        return max(self.latencies_s, default=0.0)
 
     def resume(self, run: Run) -> list[Event]:
         """Continue after another leader. Returns the events that it has published."""
@@ -149,7 +158,7 @@ class EventPublisher:
         if self.zero is not None:
             return
         if self._start is None:  # otherwise it may be stored: publishing the same event again changes nothing
-            self._start = start_event(plan, workers, self.lead_ms)
+            self._start = start_event(plan, workers, lead_ms(self._timing, self._latency_s, START_LATENCY_MAX_S))
         self.publish(self._start)
 
     def step(self, step_id: int, connections: int) -> None:

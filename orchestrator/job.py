@@ -35,6 +35,7 @@ from loadgen.scenario.settings import EmbeddedSettings, SpawnerKind
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from loadgen.snowflake.session import RetryPolicy
+from loadgen.threads import exit_code_after
 from loadgen.values import dataclass
 from orchestrator.recover import leaderless_run_on, recover_orphans
 from orchestrator.run_environment import TargetInfo
@@ -142,7 +143,7 @@ class RunJob:
         was `received`, if the run did not exist yet: such a run has not failed."""
         if self._error is not None:
             if received and self.output is None and isinstance(self._error, LoadgenError):
-                self._error.exit_code = 128 + received[0]
+                self._error.exit_code = exit_code_after(received)
             raise self._error
         assert self._finished is not None, "the job has not ended"
         return self._finished

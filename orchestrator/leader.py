@@ -106,6 +106,7 @@ class Leader:
         self._liveness = LivenessTracker(longest_gap_s=2 * timing.tick_s)
         self._assess = partial(assess_workers, self.worker_ids, reader=LiveMetricsReader())
         self.replacements = ReplacementTracker()
+        self.is_successor = False  # another leader has led the run: what it observed and did not store is not known
         self._interrupts = 0
         self._published: tuple[RunRollup, float] | None = None  # the last figures in RUN_STATUS, and when
         self._known: Run | None = None  # as the previous tick has read it; None: that tick has changed the row
@@ -147,6 +148,7 @@ class Leader:
 
     def resume(self, run: Run) -> None:
         """Continue a run of another leader: read from the tables what that leader has published and stored."""
+        self.is_successor = True
         published = self._publisher.resume(run)
         stops = [one.command for one in published if isinstance(one.command, Stop)]
         if run.status is RunStatus.STOPPING and stops:

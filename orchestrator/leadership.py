@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from loadgen.clock import Clock
 from loadgen.control.lease import LeaseKeeper, LeaseTimes
-from loadgen.control.process_identity import is_running
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_control_events, run_leases, run_status
 from loadgen.control.tables.run_control_events import NewEvent
@@ -24,6 +23,7 @@ from loadgen.errors import Busy, LoadgenError
 from loadgen.log import event, printable
 from loadgen.model.event import Stop
 from loadgen.model.run import RunStatus
+from loadgen.process import is_running
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario
 from loadgen.scenario.settings import SpawnerKind, TimingSettings
@@ -118,7 +118,7 @@ class Leadership:
 DEAD_AFTER_S = 60.0  # if the timing of the run cannot be read
 NEVER_LED_S = 600.0  # a new run has no leader while its value pools are stored
 CLAIM_DELAY_S = 0.1  # the server's clock has milliseconds
-LOOK_S = 1.0  # between checks whether workers have ended
+WORKERS_CHECK_S = 1.0  # between checks whether workers have ended
 _ON_THIS_MACHINE = (SpawnerKind.LOCAL, SpawnerKind.SUBPROCESS)  # workers run on the machine of their orchestrator
 
 
@@ -182,7 +182,7 @@ def active_worker_of(beats: Sequence[HeartbeatRow], scenario: Scenario | None, *
 def skipped_for_workers(run_id: str, active: str, scenario: Scenario | None, *, leader_ended: bool) -> SkippedRun:
     """A run whose workers are active. Local workers end with their leader; other runs can be taken over."""
     if leader_ended and scenario is not None and scenario.spawner.kind in _ON_THIS_MACHINE:
-        return SkippedRun(run_id=run_id, why=f"its workers have not ended yet: {active}", free_in_s=LOOK_S)
+        return SkippedRun(run_id=run_id, why=f"its workers have not ended yet: {active}", free_in_s=WORKERS_CHECK_S)
     return SkippedRun(run_id=run_id, why=active, living=True)
 
 

@@ -17,6 +17,7 @@ import logging
 import math
 import os
 import platform
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -32,6 +33,7 @@ from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_results import ResultRow, dropped_rows
 from loadgen.errors import LoadgenError
 from loadgen.log import event, printable
+from loadgen.metrics.connections import PLANNED
 from loadgen.model.run import WorkerStatus
 from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 from loadgen.rules.plan import RunPlan
@@ -151,12 +153,17 @@ def own_load(session: ControlSession, retries: RetryPolicy, ended: RunMeasuremen
     run, scenario = ended.run, ended.scenario
     if run.start_time is None or scenario.control.share_warehouse:
         return None
-    again = sum(ended.connections["reopened"].values())  # the statement of a lost connection may still execute
+    again = lost_connections(ended.connections["reopened"])  # their statements may still execute
     if scenario.load.mode is LoadMode.FIND_MAX:
         return own_load_of_steps(retries.call(lambda: run_measurements.read_steps(session, run.run_id)), again)
     begin = run.start_time + timedelta(seconds=ended.plan.measures_s)
     end = begin + timedelta(seconds=ended.gathered.merged.seconds)
     return [OwnLoad(begin=begin, end=end, statements=scenario.load.connections + again)]
+
+
+def lost_connections(reopened: Mapping[str, int]) -> int:
+    """The connections that were lost. One that is replaced as planned has no statement under way."""
+    return sum(count for reason, count in reopened.items() if reason not in PLANNED)
 
 
 def judge_foreign_load(
@@ -300,6 +307,17 @@ def run_warnings(scenario: Scenario, seen: Sequence[str], *, shared: bool) -> li
     if shared:
         warnings.append("the warehouse was shared: other runs may have measured on it at the same time")
     return warnings
+
+
+def workers_started_twice(rows: Sequence[ResultRow]) -> list[str]:
+    """A sentence for each worker of which several processes have begun, by their rows in TEST_RESULTS: for a leader
+    that has taken over the run, and has not seen what was before."""
+    begun = Counter(row.worker_id for row in rows if row.worker_id is not None)
+    return [
+        f"{worker_id} was replaced: {count} processes have begun with its id, some before the run was taken over"
+        for worker_id, count in begun.items()
+        if count > 1
+    ]
 
 
 _DROPPED = {

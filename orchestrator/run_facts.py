@@ -80,6 +80,11 @@ class EndedRun:
         """`client.connections` of summary.json."""
         return connections_document(login_counts(self.workers, self.results), self.run.start_time)
 
+    @property
+    def stage_starts_s(self) -> Mapping[int, float]:
+        """When each stage began, by its number."""
+        return {} if self.run.start_time is None else stage_starts(self.events, self.run.start_time)
+
 
 def read_ended_run(
     session: ControlSession, retries: RetryPolicy, run: Run, scenario: Scenario, workers: tuple[WorkerSnapshot, ...]
@@ -112,6 +117,11 @@ class Circumstances:
     shared_warehouse: bool = False  # the user allows other runs on the warehouse at the same time
     environment: Mapping[str, Any] = field(default_factory=dict)  # without the warnings
 
+    @property
+    def aborted(self) -> bool:
+        """Whether a threshold ended the run: it was certainly missed."""
+        return self.stop == THRESHOLD_MISSED
+
 
 def judge_run(
     ended: EndedRun, limits: LimitMonitor, search: FindMaxController | None, known: Circumstances
@@ -128,7 +138,6 @@ def judge_run(
     planned_s = 0.0 if plan.ends_s is None else plan.ends_s - plan.measures_s
     checked = limits.complete(merged, gathered.measured_s, planned_s)
     delivered = _delivered(ended, search, known)
-    aborted = known.stop == THRESHOLD_MISSED
     lost = [one.why for one in ended.workers if one.health in (WorkerHealth.DEAD, WorkerHealth.MISSING)]
     evidence = Evidence(
         merged=merged,
@@ -137,11 +146,11 @@ def judge_run(
         gaps=(*gaps, *timing.invalid),
         disturbances=(*known.disturbances, *known.foreign.disturbances),
         delivered=delivered,
-        aborted=aborted,
+        aborted=known.aborted,
     )
     open_loop, thresholds = scenario.load.is_open_loop, scenario.judged_thresholds
     invalid = [*known.obstacles, *invalid_reasons(evidence)]
-    if not aborted:  # otherwise a threshold was certainly missed, whatever was measured after that
+    if not known.aborted:  # otherwise a threshold was certainly missed, whatever was measured after that
         health = client_health(gathered, scenario.judged_stages, deciding)
         invalid += undecided(thresholds, checked, health, merged, open_loop=open_loop)
     seen = [*limits.warnings, *_unstored_warnings(ended.workers), *client.warnings, *known.foreign.warnings]
@@ -149,7 +158,6 @@ def judge_run(
     seen += dropped_warnings(ended.results, ended.workers)
     warnings = run_warnings(scenario, seen, shared=known.shared_warehouse)
     found = {"warnings": warnings, "driver_lightened": driver_lightened(ended.results)}
-    starts_s = {} if run.start_time is None else stage_starts(ended.events, run.start_time)
     return RunFacts(
         run_id=run.run_id,
         scenario=scenario.name,
@@ -164,10 +172,10 @@ def judge_run(
         client=client.health,
         workers=worker_results(ended.workers, gathered),
         open_loop=open_loop,
-        stages=stage_results(scenario.load.stages, gathered, starts_s),
+        stages=stage_results(scenario.load.stages, gathered, ended.stage_starts_s),
         find_max=None if search is None else search.result(gathered.step, valid=not invalid),
         environment={**known.environment, **found},
-        aborted=aborted,
+        aborted=known.aborted,
         signal=known.signal,
         sessions=session_counts(ended.results) if scenario.sessions.count else None,
         delivered=delivered,

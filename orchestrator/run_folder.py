@@ -16,9 +16,10 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import ConfigurationError, LoadgenError, cannot_write
+from loadgen.files import replace_file
 from loadgen.log import printable
 
 if TYPE_CHECKING:
@@ -48,18 +49,7 @@ def make_run_folder(folder: Path, scenario: str | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / LOGS).mkdir(exist_ok=True, mode=0o700)
         if scenario is not None:
-            with open_private(folder / SCENARIO) as file:
-                file.write(scenario)
-                file.flush()
-                os.fsync(file.fileno())
-
-
-def open_private(path: Path, mode: int = 0o600) -> TextIO:
-    """Create a text file, by default readable by its owner only. A link in its place is removed, not followed."""
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    os.fchmod(descriptor, mode)
-    return os.fdopen(descriptor, "w", encoding="utf-8", newline="")
+            replace_file(folder / SCENARIO, scenario.encode(), durable=True)
 
 
 def _refuse_shared(folder: Path) -> None:
@@ -116,24 +106,7 @@ def write_file(path: Path, content: str) -> None:
         if path.exists() and not path.is_file():  # /dev/stdout, a pipe: it cannot be replaced
             path.write_text(content, "utf-8", newline="")
             return
-        mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else 0o600
-        draft = path.with_name(f".{path.name}.tmp")
-        with _removed_on_failure(draft):
-            with open_private(draft, mode) as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-
-
-@contextmanager
-def _removed_on_failure(draft: Path) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):
-            draft.unlink()
-        raise
+        replace_file(path, content.encode(), keeps_mode=True, durable=True)
 
 
 @contextmanager

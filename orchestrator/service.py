@@ -32,7 +32,13 @@ from orchestrator.enrich import enrich_result
 from orchestrator.leader import Leader
 from orchestrator.leadership import StopRequest, request_stop
 from orchestrator.lifecycle import MoveRun, RunEnding
-from orchestrator.run_environment import ForeignLoad, TargetInfo, environment_document, read_foreign_load
+from orchestrator.run_environment import (
+    ForeignLoad,
+    TargetInfo,
+    environment_document,
+    read_foreign_load,
+    workers_started_twice,
+)
 from orchestrator.run_facts import Circumstances, EndedRun, judge_run, read_ended_run
 from orchestrator.run_folder import new_run_id
 from orchestrator.run_result import run_result_row
@@ -245,7 +251,7 @@ class OrchestratorService:
             stop=ending.stop,
             stopped_s=leader.stopped_s,
             signal=self._signal,
-            replaced=leader.replacements.warnings,
+            replaced=_replaced(leader, ended),
             disturbances=tuple(self._disturbances()),
             foreign=self._foreign_load(leader, ended),
             shared_warehouse=self._circumstances.shared_warehouse,
@@ -331,6 +337,12 @@ def _close(what: str, close: Callable[[], object]) -> None:
         close()
     except Exception as error:
         event(log, logging.WARNING, "close_failed", of=what, why=str(error))
+
+
+def _replaced(leader: Leader, ended: EndedRun) -> list[str]:
+    """A sentence for each worker that was replaced. A successor knows earlier replacements by their rows only."""
+    seen = leader.replacements.warnings
+    return seen if seen or not leader.is_successor else workers_started_twice(ended.results)
 
 
 def _process(leader: Leader, ending: RunEnding) -> None:

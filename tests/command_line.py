@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, start_program
+
+Ask = Callable[..., tuple[int, str, str]]  # a command in this process: its exit code, what it printed, and its errors
 
 
 class Shell:

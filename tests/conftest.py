@@ -25,8 +25,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
+from loadgen.cli.main import main
 from loadgen.snowflake.driver import spare_lsb_release
-from tests.command_line import Shell
+from tests.command_line import Ask, Shell
 from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 from tests.fake_clock import FakeClock
@@ -56,11 +57,15 @@ MAKES_RUNS = re.compile(
 NICENESS = 5  # a third of the weight: they still make progress on a busy machine
 AUTOGROUP = Path("/proc/sys/kernel/sched_autogroup_enabled")
 ONE_BROWSER = "tests/browser/"  # its start costs as much as ten pages
-# Files whose tests share nothing but a server. They are started first, in several processes: started last, they would
-# keep one core busy while the other one is idle.
-LONG_FILES = {
+# Files whose tests share nothing but a server: they are divided among several processes.
+DIVIDED_FILES = {
     "tests/process/test_examples.py",
     *(f"tests/unit/test_simulation{part}.py" for part in ("", "_find_max", "_flat", "_rate", "_stages")),
+}
+# Started first: started last, they would keep one core busy while the other one is idle.
+LONG_FILES = DIVIDED_FILES | {
+    f"tests/process/test_{name}.py"
+    for name in ("experiment", "examples_short", "readme", "run", "runs", "slow_control_plane", "worker_faults")
 }
 GC_THRESHOLD = 20_000  # ten thousand tests are collected once and kept
 _numbers = itertools.count(1)
@@ -68,6 +73,7 @@ _numbers = itertools.count(1)
 
 def pytest_configure() -> None:
     gc.set_threshold(GC_THRESHOLD)
+    gc.disable()  # until all tests are collected
     if os.environ.get("PYTEST_XDIST_WORKER") and not _is_measuring(os.environ["PYTEST_XDIST_WORKER"]):
         yield_to_measurements()
     restore_signals()
@@ -102,13 +108,13 @@ def restore_signals() -> None:
 
 
 class Groups(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types for it
-    """One pytest process takes a whole file, so that its fixtures are made once; a long file goes to several."""
+    """One pytest process takes a whole file, so that its fixtures are made once; DIVIDED_FILES go to several."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
         if file.startswith(ONE_BROWSER):
             return ONE_BROWSER
-        return f"{file} {zlib.crc32(nodeid.encode()) % 4}" if file in LONG_FILES else file
+        return f"{file} {zlib.crc32(nodeid.encode()) % 4}" if file in DIVIDED_FILES else file
 
     def _assign_work_unit(self, node: Any) -> None:
         """Assign the next file to this process, long files first. A process for runs takes other files when it has no
@@ -130,8 +136,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
 
 
 def pytest_collection_finish() -> None:
-    gc.collect()
     gc.freeze()  # what exists now is kept until the end
+    gc.enable()
 
 
 @cache
@@ -172,6 +178,20 @@ def plane(server: EmbeddedServer, planes: list[ControlPlane]) -> Iterator[Contro
         planes.append(used)
     else:
         used.close()
+
+
+@pytest.fixture
+def ask(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Commands on the control plane of the file."""
+    for name, value in plane.environ.items():
+        monkeypatch.setenv(name, value)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main([*words, "-c", "embedded", "--database", plane.place.database])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
 
 
 @pytest.fixture(autouse=True)

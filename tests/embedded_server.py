@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from tests.copied_data import copy_data_dir
 from tests.processes import PATIENCE_S, ROOT, make_reachable_directory, wait_until
 
 READY = "listening on "
@@ -31,6 +32,8 @@ class EmbeddedServer:
         own_dir = make_reachable_directory()
         self._own_dir: Path | None = own_dir
         self.data_dir = data_dir or own_dir / "data"
+        if data_dir is None and "null" not in arguments:
+            copy_data_dir(self.data_dir, served_once)
         python = os.environ.get("LOADGEN_SERVER_PYTHON", sys.executable)
         code = "import sys; from loadgen.cli.main import main; sys.exit(main())"
         command = [python, "-P", "-c", code, "embedded", "serve", "--port", "0", "--data-dir", str(self.data_dir)]
@@ -143,3 +146,8 @@ class EmbeddedServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def served_once(data_dir: Path) -> None:
+    with EmbeddedServer(data_dir=data_dir):
+        pass

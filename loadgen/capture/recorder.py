@@ -32,6 +32,7 @@ from loadgen.capture.pseudonyms import KEY_BYTES, Pseudonyms
 from loadgen.capture.statement_text import StatementCleaner, StatementLeftOut
 from loadgen.clock import utc_iso
 from loadgen.errors import ConfigurationError, UsageError, cannot_write
+from loadgen.files import replace_file
 from loadgen.log import printable
 from loadgen.model.capture import (
     MANIFEST_FILE,
@@ -446,12 +447,8 @@ class CaptureRecorder:
         self._held, self._held_characters, self._new_templates = [], 0, []
 
     def _write_state(self, state: Mapping[str, Any]) -> None:
-        path = self._unfinished / "state.json"
-        new = path.with_suffix(".new")
         try:
-            new.touch(mode=0o600)
-            new.write_text(json.dumps(state), "utf-8")
-            os.replace(new, path)
+            replace_file(self._unfinished / "state.json", json.dumps(state).encode())
         except OSError as error:
             raise _unwritable(self._folder, error) from error
 

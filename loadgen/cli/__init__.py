@@ -1,7 +1,6 @@
 """The command line: each file has the commands of one subject. A command parses its arguments, calls, and prints.
 
-main        finds commands, and turns errors into text and exit codes
-commands    the commands, their order and where they are, without importing them
+main        the commands, found without importing them; turns errors into text and exit codes
 common      printing, tables, durations and times that several commands share
 signals     what Ctrl-C and other signals do while a command works
 options     options of several commands, and the control plane that they name

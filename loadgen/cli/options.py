@@ -204,15 +204,23 @@ def location_arguments(options: Mapping[str, str | None]) -> dict[str, str | Non
     return {name: options[name] for name in ("connection", "database", "schema", "warehouse")}
 
 
-def interactive_retries(stop: threading.Event) -> RetryPolicy:
-    """Retries for a command that a user waits for; each failed attempt is a warning."""
+def with_interactive_retries(connection: str | None, action: Callable[[RetryPolicy], Result], *, name: str) -> Result:
+    """Call `action` in a thread, with retries for a command that a user waits for: each failed attempt is a warning."""
     from loadgen.snowflake.session import RetryPolicy
+
+    stop = threading.Event()
 
     def note(error: BaseException) -> None:
         if not stop.is_set():
             warn(f"{error}; trying again")
 
-    return RetryPolicy(stop=stop, attempts=INTERACTIVE_ATTEMPTS, note=note)
+    try:
+        with embedded_server_if_needed(connection):
+            return run_in_thread(
+                lambda: action(RetryPolicy(stop=stop, attempts=INTERACTIVE_ATTEMPTS, note=note)), name=name
+            )
+    finally:
+        stop.set()  # after Ctrl-C the thread still runs, and must not print any more
 
 
 def with_control_session(
@@ -227,19 +235,14 @@ def with_control_session(
     """Call `action` in a thread, with a session of the control plane and a retry policy, and return its result."""
     from loadgen.control.location import resolve_target
 
-    aim = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse)
-    stop = threading.Event()
+    place = resolve_target(None, connection, database=database, schema=schema, warehouse=warehouse).place
 
-    def act() -> Result:
+    def act(retries: RetryPolicy) -> Result:
         from loadgen.control.setup.installer import call_with_tables
 
-        return call_with_tables(aim.place, name, action, interactive_retries(stop))
+        return call_with_tables(place, name, action, retries)
 
-    try:
-        with embedded_server_if_needed(aim.place.connection):
-            return run_in_thread(act, name=name)
-    finally:
-        stop.set()  # after Ctrl-C the thread still runs, and must not print any more
+    return with_interactive_retries(place.connection, act, name=name)
 
 
 def control_access(

@@ -178,7 +178,7 @@ def run(
             runner_environment=_environment(place),
             allowed=allowed,
             share=given["share_warehouse"],
-            pace=PollPace(poll_s=poll_s, idle_poll_s=poll_s if place.profile().is_embedded else idle_poll_s),
+            pace=PollPace.of(place, poll_s, idle_poll_s),
             grace_s=grace_s,
         )
         return run_pool(place, settings)

@@ -19,6 +19,7 @@ from loadgen.cli.signals import display_preparation, noted_signals
 from loadgen.clock import Clock, SystemClock
 from loadgen.errors import UsageError
 from loadgen.log import printable
+from loadgen.threads import exit_code_after
 from loadgen.units import counted
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _prepare(
         return job.result()
     except PreparationStopped as stopped:
         if received:
-            stopped.exit_code = 128 + received[0]
+            stopped.exit_code = exit_code_after(received)
         raise
 
 

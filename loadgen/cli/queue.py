@@ -148,17 +148,11 @@ def list_queued(limit: int, status: str | None, output: str, **place: str | None
 @format_option
 def show(queue_id: str, output: str, **place: str | None) -> None:
     """Show a queued run and all its attempts. ID may be shortened."""
-    from loadgen.control.tables import run_attempts, run_queue
+    from loadgen.control.tables import run_queue
 
-    def read(session: ControlSession, retries: RetryPolicy) -> tuple[QueuedRun, BaselineCheck, ParsedRows[AttemptRow]]:
-        found = run_queue.find(session, retries, queue_id)
-        row = retries.call(lambda: run_queue.read(session, found))
-        if row is None:
-            raise UsageError(f"the queued run {found} does not exist any more")
-        judging = retries.call(lambda: run_queue.read_judging(session, found))
-        return row, judging, retries.call(lambda: run_attempts.read(session, found))
-
-    shown = with_control_session(read, name="queue", **place)
+    shown = with_control_session(
+        lambda session, retries: run_queue.read_all(session, retries, queue_id), name="queue", **place
+    )
     warn_unreadable(shown[2])
     echo(json.dumps(as_json(*shown), indent=2) if output == "json" else as_text(*shown))
 

@@ -48,8 +48,11 @@ from orchestrator.nightly.scheduler import (
     NextLookFile,
     add_schedule,
     crontab,
+    disable_schedule,
+    enable_schedule,
     next_fires,
     read_schedules,
+    remove_schedule,
     server_now,
     skipped_tick_document,
     systemd_units,
@@ -233,14 +236,9 @@ def show_next(name: str | None, number: int, output: str, **place: str | None) -
 @format_option
 def enable(name: str, catch_up: bool, output: str, **place: str | None) -> None:
     """Enable a schedule. Fires that were due while it was disabled are skipped, unless --catch-up is given."""
-    from loadgen.control.tables import schedules
-
-    def change(session: ControlSession, retries: RetryPolicy) -> tuple[bool, ScheduleRow, datetime]:
-        row = schedules.find(session, retries, name)
-        schedules.enable(session, retries, row.schedule_id, catch_up=catch_up)
-        return row.enabled, schedules.find(session, retries, name), server_now(session, retries)
-
-    was_enabled, row, now = with_control_session(change, name="schedule", **place)
+    was_enabled, row, now = with_control_session(
+        lambda session, retries: enable_schedule(session, retries, name, catch_up=catch_up), name="schedule", **place
+    )
     _make_next_tick_poll(resolve_target(None, **place).place)
     _print_changed(row, "was already enabled" if was_enabled else "is enabled", now, output)
 
@@ -251,14 +249,9 @@ def enable(name: str, catch_up: bool, output: str, **place: str | None) -> None:
 @format_option
 def disable(name: str, output: str, **place: str | None) -> None:
     """Disable a schedule. Runs that it has queued stay in the queue; `loadgen queue cancel` cancels them."""
-    from loadgen.control.tables import schedules
-
-    def change(session: ControlSession, retries: RetryPolicy) -> tuple[ScheduleRow, datetime]:
-        row = schedules.find(session, retries, name)
-        schedules.disable(session, retries, row.schedule_id)
-        return schedules.find(session, retries, name), server_now(session, retries)
-
-    row, now = with_control_session(change, name="schedule", **place)
+    row, now = with_control_session(
+        lambda session, retries: disable_schedule(session, retries, name), name="schedule", **place
+    )
     _print_changed(row, "is disabled", now, output)
 
 
@@ -268,14 +261,7 @@ def disable(name: str, output: str, **place: str | None) -> None:
 @format_option
 def remove(name: str, output: str, **place: str | None) -> None:
     """Delete a schedule and its history. Its runs and queued runs are kept."""
-    from loadgen.control.tables import schedules
-
-    def change(session: ControlSession, retries: RetryPolicy) -> None:
-        row = schedules.find(session, retries, name)
-        schedules.remove(session, retries, row.schedule_id)
-        schedules.remove_fires(session, retries, row.schedule_id)
-
-    with_control_session(change, name="schedule", **place)
+    with_control_session(lambda session, retries: remove_schedule(session, retries, name), name="schedule", **place)
     echo(json.dumps({"removed": name}, indent=2) if output == "json" else f"schedule {printable(name)} is removed")
 
 
@@ -314,9 +300,9 @@ def tick(quiet: bool, idle_poll: str, output: str, **given: Any) -> None:
         memory.note(began, done, idle_poll_s)
     for one in stuck:
         warn(f"{one.queue_id} waits: {one.reason}")
-    for complaint in done.complaints:
-        if complaint.is_new or not quiet:
-            warn(f"schedule {complaint.schedule}: {complaint.reason}")
+    for failure in done.failures:
+        if failure.is_new or not quiet:
+            warn(f"schedule {failure.schedule}: {failure.reason}")
     if output == "json":
         echo(json.dumps(tick_document(done), indent=2))
     elif not quiet:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,21 +12,20 @@ import click
 
 from loadgen.cli.common import echo, warn
 from loadgen.cli.options import (
-    embedded_server_if_needed,
     format_option,
-    interactive_retries,
     location_options,
     print_scenario_warnings,
     scenario_options,
+    with_interactive_retries,
 )
 from loadgen.control.location import resolve_target
 from loadgen.log import printable
-from loadgen.threads import run_in_thread
 
 if TYPE_CHECKING:
     from loadgen.control.location import ControlPlaneLocation
     from loadgen.control.setup.grants import ArmGrants
     from loadgen.control.setup.installer import SetupState
+    from loadgen.snowflake.session import RetryPolicy
 
 
 @click.command()
@@ -51,14 +49,11 @@ def setup(
     """
     aim = resolve_target(file, connection, **location)
     print_scenario_warnings(aim.loaded)
-    stop = threading.Event()
-    try:
-        with embedded_server_if_needed(aim.place.connection):
-            found, steps = run_in_thread(
-                lambda: _run(aim.place, stop, dry_run=dry_run, loud=output == "text"), name="setup"
-            )
-    finally:
-        stop.set()  # after Ctrl-C the thread still runs, and must not print any more
+    found, steps = with_interactive_retries(
+        aim.place.connection,
+        lambda retries: _run(aim.place, retries, dry_run=dry_run, loud=output == "text"),
+        name="setup",
+    )
     if output == "json":
         echo(json.dumps(_as_json(found, steps, dry_run), indent=2))
     elif dry_run:
@@ -70,11 +65,10 @@ def setup(
 
 
 def _run(
-    place: ControlPlaneLocation, stop: threading.Event, *, dry_run: bool, loud: bool
+    place: ControlPlaneLocation, retries: RetryPolicy, *, dry_run: bool, loud: bool
 ) -> tuple[SetupState, list[str]]:
     from loadgen.control.setup.installer import apply_setup, inspect_setup
 
-    retries = interactive_retries(stop)
     found = inspect_setup(place, retries)
     steps: list[str] = []
 

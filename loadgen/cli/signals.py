@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from loadgen.threads import exit_code_after
 from loadgen.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def display_run(job: RunJob, display: RunDisplay, received: Sequence[int]) -> No
             if passed_on >= 3:
                 display.close()
                 display.say(_ended_at_once(job.now.run_id))
-                os._exit(128 + received[0])
+                os._exit(exit_code_after(received))
             hurried_ns = job.clock.monotonic_ns()
             display.interrupted()
             display.say(

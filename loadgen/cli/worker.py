@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from loadgen.errors import LoadgenError
+from loadgen.files import open_private
 from loadgen.model.run import WorkerExit
 from loadgen.process import collect_less_often, raise_priority
 from loadgen.worker.arguments import InvalidWorkerArguments, WorkerArguments
@@ -93,7 +94,7 @@ def run_child(order: WorkerOrder, environment: Mapping[str, str], log_path: str)
 
 def _redirect(log_path: str) -> None:
     """Redirect all output to the log file, including fatal errors of the interpreter."""
-    fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    fd = open_private(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # the parent may have been started without it
             stream.flush()

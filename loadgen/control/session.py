@@ -401,9 +401,9 @@ def append_row(
 
     `fresh`: there was no earlier process, so the first attempt needs no look-up.
     """
-    look = _looker(session, table, key)
-    if fresh or retries.call(look) is None:
-        retries.settle(lambda: session.execute(table["append"], *row) == 1, look)
+    look_up = _looker(session, table, key)
+    if fresh or retries.call(look_up) is None:
+        retries.settle(lambda: session.execute(table["append"], *row) == 1, look_up)
 
 
 def append_rows(session: ControlSession, retries: RetryPolicy, table: Table, rows: Sequence[Row], *key: Any) -> None:

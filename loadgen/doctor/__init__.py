@@ -4,7 +4,7 @@ checks         the list of all checks, and their execution: in order, each with 
                failed one is skipped
 check_context  what a check receives (connection, control plane, scenario, sessions, facts of earlier checks) and
                returns (findings)
-offline        checks without a connection: cores, memory, open files, versions, connection parameters
-online         checks with a connection: login, round trip, clock offset, hybrid tables; tables of the control plane,
-               privileges; the target warehouse, and the worst-case cost of a run
+findings       what each check finds. Without a connection: cores, memory, open files, versions, connection parameters;
+               with one: login, round trip, clock offset, hybrid tables, tables of the control plane, privileges, the
+               target warehouse, and the worst-case cost of a run
 """

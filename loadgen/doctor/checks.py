@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from loadgen.clock import Clock
 from loadgen.control.session import load_queries
 from loadgen.control.setup.installer import Prerequisites, check_prerequisites, read_schema_state
-from loadgen.doctor import offline, online
+from loadgen.doctor import findings
 from loadgen.doctor.check_context import (
     DoctorSessions,
     DoctorTarget,
@@ -127,7 +127,7 @@ class DoctorCheck:
 
     section: str
     name: str
-    look: Callable[[DoctorSessions], Sequence[Finding]]
+    run: Callable[[DoctorSessions], Sequence[Finding]]
     needs: tuple[str, ...] = ()
     exit_code: int = 3  # when it fails
 
@@ -163,7 +163,7 @@ def exit_code(examined: Iterable[CheckedFinding]) -> int:
 
 def _found(check: DoctorCheck, lane: BoundedExecutor[DoctorSessions], limit_s: float) -> Sequence[Finding]:
     try:
-        return lane.do(check.look, limit_s=limit_s)
+        return lane.do(check.run, limit_s=limit_s)
     except CheckTimeout:
         return [failed(f"no answer within {limit_s:g} s", "Check the network, and try again.")]
     except LoadgenError as error:
@@ -203,15 +203,15 @@ def _machine(scenario: Scenario | None, clock: Clock) -> Iterator[DoctorCheck]:
     workers = workers_of(load, cores) if load is not None else 1
     connections = load.connections if load is not None else None
     per_worker = -(-connections // workers) if connections is not None else None
-    looks: dict[str, Callable[[], Finding]] = {
-        "processor": lambda: offline.processor(cores, connections),
-        "memory": lambda: offline.memory(offline.free_mb(), workers, connections),
-        "open files": lambda: offline.open_files(offline.open_files_limit(), per_worker),
-        "clock": lambda: offline.wall_clock(clock.utc_now()),
+    simple: dict[str, Callable[[], Finding]] = {
+        "processor": lambda: findings.processor(cores, connections),
+        "memory": lambda: findings.memory(findings.free_mb(), workers, connections),
+        "open files": lambda: findings.open_files(findings.open_files_limit(), per_worker),
+        "clock": lambda: findings.wall_clock(clock.utc_now()),
     }
-    for name, look in looks.items():
-        yield DoctorCheck(section="machine", name=name, look=lambda _, look=look: [look()])  # type: ignore[misc]
-    yield DoctorCheck(section="machine", name="versions", look=lambda _: [offline.versions()], exit_code=2)
+    for name, run in simple.items():
+        yield DoctorCheck(section="machine", name=name, run=lambda _, run=run: [run()])  # type: ignore[misc]
+    yield DoctorCheck(section="machine", name="versions", run=lambda _: [findings.versions()], exit_code=2)
 
 
 def _configuration(
@@ -221,16 +221,16 @@ def _configuration(
     needs: tuple[str, ...] = ("versions",)
     if server_trouble is not None:
         found = [failed(printable(str(server_trouble)), printable(server_trouble.remedy))]
-        yield DoctorCheck(section=section, name="embedded server", look=lambda _: found)
+        yield DoctorCheck(section=section, name="embedded server", run=lambda _: found)
         needs = ("embedded server",)
     elif server is not None:
         yield DoctorCheck(
-            section=section, name="embedded server", look=lambda _: [ok(server.removeprefix("embedded server "))]
+            section=section, name="embedded server", run=lambda _: [ok(server.removeprefix("embedded server "))]
         )
 
     def profile_check(name: str, profile: Callable[[], ConnectionProfile]) -> DoctorCheck:
         return DoctorCheck(
-            section=section, name=name, look=lambda _: offline.connection(profile()), needs=needs, exit_code=2
+            section=section, name=name, run=lambda _: findings.connection(profile()), needs=needs, exit_code=2
         )
 
     yield profile_check("connection", subject.target_profile)
@@ -240,7 +240,7 @@ def _configuration(
         yield DoctorCheck(
             section=section,
             name="scenario",
-            look=lambda _: offline.scenario(subject),
+            run=lambda _: findings.scenario(subject),
             needs=("connection",),
             exit_code=2,
         )
@@ -251,22 +251,22 @@ def _connection(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]:
 
     def log_in(sessions: DoctorSessions) -> Sequence[Finding]:
         sessions.facts.target = probe(subject.target_profile(), clock=clock)
-        return [online.log_in(sessions.facts.target)]
+        return [findings.log_in(sessions.facts.target)]
 
     def log_in_to_control(sessions: DoctorSessions) -> Sequence[Finding]:
         sessions.facts.control = probe(subject.control_profile(), clock=clock)
-        return [online.log_in(sessions.facts.control)]
+        return [findings.log_in(sessions.facts.control)]
 
-    yield DoctorCheck(section=section, name="log-in", look=log_in, needs=("connection",))
+    yield DoctorCheck(section=section, name="log-in", run=log_in, needs=("connection",))
     yield DoctorCheck(
         section=section,
         name="round trip",
-        look=lambda sessions: [online.round_trip(_known(sessions.facts.target))],
+        run=lambda sessions: [findings.round_trip(_known(sessions.facts.target))],
         needs=("log-in",),
     )
     if subject.is_apart:
         needs = ("control connection",)
-        yield DoctorCheck(section=section, name="control log-in", look=log_in_to_control, needs=needs)
+        yield DoctorCheck(section=section, name="control log-in", run=log_in_to_control, needs=needs)
 
 
 def _control_plane(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]:
@@ -275,51 +275,51 @@ def _control_plane(subject: DoctorTarget, clock: Clock) -> Iterator[DoctorCheck]
     def prerequisites(sessions: DoctorSessions) -> Sequence[Finding]:
         found = check_prerequisites(sessions.control(Prerequisites()), once())
         sessions.facts.prerequisites = found
-        return [online.prerequisites(found, subject.place, is_embedded=subject.control_profile().is_embedded)]
+        return [findings.prerequisites(found, subject.place, is_embedded=subject.control_profile().is_embedded)]
 
     def tables(sessions: DoctorSessions) -> Sequence[Finding]:
         state = read_schema_state(sessions.control(sessions.facts.prerequisites), once())
-        sessions.facts.hybrid_here = online.hybrid_count(state)
-        return [online.tables(state, is_embedded=subject.control_profile().is_embedded)]
+        sessions.facts.hybrid_here = findings.hybrid_count(state)
+        return [findings.tables(state, is_embedded=subject.control_profile().is_embedded)]
 
     def hybrid(sessions: DoctorSessions) -> Sequence[Finding]:
         facts = sessions.facts
         region = _known(facts.control if subject.is_apart else facts.target).region
         is_embedded = subject.control_profile().is_embedded
-        return [online.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=facts.hybrid_here)]
+        return [findings.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=facts.hybrid_here)]
 
     def offset(sessions: DoctorSessions) -> Sequence[Finding]:
         session = sessions.control(sessions.facts.prerequisites)
         readings = []
-        for _ in range(online.TRIES):
+        for _ in range(findings.TRIES):
             before, began_ns = clock.utc_now(), clock.monotonic_ns()
             ((server_time,),) = session.fetch(_SERVER_TIME)
             if not isinstance(server_time, datetime):
                 return [failed("SYSDATE() returned no timestamp", "Check that the host is a Snowflake server.")]
-            readings.append(online.read_clock(clock, server_time, before, began_ns))
-        return [online.clock_offset(online.offset(readings))]
+            readings.append(findings.read_clock(clock, server_time, before, began_ns))
+        return [findings.clock_offset(findings.offset(readings))]
 
-    yield DoctorCheck(section=section, name="place", look=prerequisites, needs=(log_in,))
-    yield DoctorCheck(section=section, name="tables", look=tables, needs=("place",))
-    yield DoctorCheck(section=section, name="hybrid tables", look=hybrid, needs=(log_in,))
-    yield DoctorCheck(section=section, name="clock offset", look=offset, needs=(log_in,))
+    yield DoctorCheck(section=section, name="place", run=prerequisites, needs=(log_in,))
+    yield DoctorCheck(section=section, name="tables", run=tables, needs=("place",))
+    yield DoctorCheck(section=section, name="hybrid tables", run=hybrid, needs=(log_in,))
+    yield DoctorCheck(section=section, name="clock offset", run=offset, needs=(log_in,))
 
 
 def _rights(subject: DoctorTarget) -> Iterator[DoctorCheck]:
     section = "rights"
 
     def role(sessions: DoctorSessions) -> Sequence[Finding]:
-        return [online.role(_known(sessions.facts.target), subject.target_profile())]
+        return [findings.role(_known(sessions.facts.target), subject.target_profile())]
 
     def may_read(sessions: DoctorSessions) -> Sequence[Finding]:
-        return online.may_read(sessions.control(sessions.facts.prerequisites))
+        return findings.may_read(sessions.control(sessions.facts.prerequisites))
 
     def may_write(sessions: DoctorSessions) -> Sequence[Finding]:
-        return online.may_write(sessions.control(sessions.facts.prerequisites))
+        return findings.may_write(sessions.control(sessions.facts.prerequisites))
 
-    yield DoctorCheck(section=section, name="role", look=role, needs=("log-in",))
-    yield DoctorCheck(section=section, name="read control tables", look=_if_there(may_read), needs=("tables",))
-    yield DoctorCheck(section=section, name="write control tables", look=_if_there(may_write), needs=("tables",))
+    yield DoctorCheck(section=section, name="role", run=role, needs=("log-in",))
+    yield DoctorCheck(section=section, name="read control tables", run=_if_there(may_read), needs=("tables",))
+    yield DoctorCheck(section=section, name="write control tables", run=_if_there(may_write), needs=("tables",))
 
 
 def _control_log_in(subject: DoctorTarget) -> str:
@@ -331,19 +331,19 @@ def _known(found: ConnectionProbe | None) -> ConnectionProbe:
     return found
 
 
-def _if_there(look: Callable[[DoctorSessions], Sequence[Finding]]) -> Callable[[DoctorSessions], Sequence[Finding]]:
+def _if_there(run: Callable[[DoctorSessions], Sequence[Finding]]) -> Callable[[DoctorSessions], Sequence[Finding]]:
     """Skips a check of tables that do not exist. On the embedded server missing tables are no failure."""
 
-    def look_if_there(sessions: DoctorSessions) -> Sequence[Finding]:
+    def run_if_there(sessions: DoctorSessions) -> Sequence[Finding]:
         if not sessions.facts.hybrid_here:
             return [skipped("skipped, because the tables are not created yet")]
-        return look(sessions)
+        return run(sessions)
 
-    return look_if_there
+    return run_if_there
 
 
 def _target(subject: DoctorTarget) -> Iterator[DoctorCheck]:
-    def look_at_warehouse(sessions: DoctorSessions) -> Sequence[Finding]:
+    def warehouse(sessions: DoctorSessions) -> Sequence[Finding]:
         who = _known(sessions.facts.target)
         written = subject.warehouse()
         name = Identifier.parse(written) if written else Identifier(who.warehouse) if who.warehouse else None
@@ -351,38 +351,38 @@ def _target(subject: DoctorTarget) -> Iterator[DoctorCheck]:
             return [failed("no warehouse is set", "Set target.warehouse, or warehouse for the connection.")]
         row = warehouse_row(sessions.rows, name)
         if row is None:
-            return [online.absent(name, who.role or "PUBLIC")]
+            return [findings.absent(name, who.role or "PUBLIC")]
         told = sessions.rows(f"SHOW PARAMETERS LIKE 'MAX_CONCURRENCY_LEVEL' IN WAREHOUSE {name.sql}")
         level = str(told[0].get("value", "")) if told else ""
         found = WarehouseDescription.from_row(row, int(level) if level.isdigit() else None)
         sessions.facts.warehouse = found
         connections = subject.scenario.load.connections if subject.scenario is not None else None
-        return online.judge(found, is_embedded=subject.target_profile().is_embedded, connections=connections)
+        return findings.judge(found, is_embedded=subject.target_profile().is_embedded, connections=connections)
 
-    yield DoctorCheck(section="target", name="warehouse", look=look_at_warehouse, needs=("log-in",))
+    yield DoctorCheck(section="target", name="warehouse", run=warehouse, needs=("log-in",))
     scenario = subject.scenario
     if scenario is None:
         return
-    yield DoctorCheck(section="target", name="schema", look=_schema_look(scenario), needs=("log-in",))
+    yield DoctorCheck(section="target", name="schema", run=_schema(scenario), needs=("log-in",))
     if subject.is_apart and any(table.type is TableType.HYBRID for table in scenario.prepare.tables):
         yield DoctorCheck(
-            section="target", name="hybrid tables of the target", look=_hybrid_target(subject), needs=("log-in",)
+            section="target", name="hybrid tables of the target", run=_hybrid_target(subject), needs=("log-in",)
         )
 
 
 def _hybrid_target(subject: DoctorTarget) -> Callable[[DoctorSessions], Sequence[Finding]]:
-    def look(sessions: DoctorSessions) -> Sequence[Finding]:
+    def run(sessions: DoctorSessions) -> Sequence[Finding]:
         region, is_embedded = _known(sessions.facts.target).region, subject.target_profile().is_embedded
-        found = online.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=0)
+        found = findings.hybrid_tables(region, is_embedded=is_embedded, hybrid_here=0)
         if found.remedy is not None:
             return [failed(found.message, "Use standard tables in the scenario: prepare.tables, type: standard.")]
         return [found]
 
-    return look
+    return run
 
 
-def _schema_look(scenario: Scenario) -> Callable[[DoctorSessions], Sequence[Finding]]:
-    def look(sessions: DoctorSessions) -> Sequence[Finding]:
+def _schema(scenario: Scenario) -> Callable[[DoctorSessions], Sequence[Finding]]:
+    def run(sessions: DoctorSessions) -> Sequence[Finding]:
         target, profile = scenario.target, sessions.subject.target_profile()
         parts = (target.database or profile.text("database"), target.schema or profile.text("schema"))
         if None in parts:
@@ -401,7 +401,7 @@ def _schema_look(scenario: Scenario) -> Callable[[DoctorSessions], Sequence[Find
             return [failed(f"{name} does not exist, or this role has no privilege on it", remedy)]
         return [ok(str(name))]
 
-    return look
+    return run
 
 
 def _cost(subject: DoctorTarget) -> Iterator[DoctorCheck]:
@@ -409,8 +409,8 @@ def _cost(subject: DoctorTarget) -> Iterator[DoctorCheck]:
     if loaded is None:
         return
 
-    def look(sessions: DoctorSessions) -> Sequence[Finding]:
+    def run(sessions: DoctorSessions) -> Sequence[Finding]:
         planned = plan(loaded, cores=available_cores()).cost
-        return [online.cost(planned, sessions.facts.warehouse, loaded.scenario.guardrails.max_credits)]
+        return [findings.cost(planned, sessions.facts.warehouse, loaded.scenario.guardrails.max_credits)]
 
-    yield DoctorCheck(section="cost", name="worst case", look=look)
+    yield DoctorCheck(section="cost", name="worst case", run=run)

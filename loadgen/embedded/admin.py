@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from loadgen.embedded import wire
-from loadgen.embedded.datadir import read_private, write_atomically
+from loadgen.embedded.datadir import read_private
 from loadgen.embedded.fault_injection import FaultRules
 from loadgen.embedded.http_exchange import LINES_TYPE, HttpExchange, respond, wait_disconnect
 from loadgen.embedded.postgres_names import SNOWFLAKE_NAME_LENGTH
@@ -28,6 +28,7 @@ from loadgen.embedded.sql_errors import SqlError
 from loadgen.embedded.transactions import Executor
 from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseModel
 from loadgen.errors import EmbeddedServerError
+from loadgen.files import replace_file
 from loadgen.values import dataclass
 
 # --- warehouse models -------------------------------------------------------------------------------------------------
@@ -126,7 +127,7 @@ class WarehouseModels:
         changed = {key: value for key, value in after.items() if value is not None}
         if self._file is not None:
             try:
-                write_atomically(self._file, _document(changed), mode=0o600, durable=True)
+                replace_file(self._file, _document(changed), durable=True)
             except OSError as error:
                 raise wire.BadRequest(f"the model cannot be stored in {self._file}: {error.strerror}") from None
         self._posted = changed

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Self
 
 from loadgen.errors import Busy, EmbeddedServerError
+from loadgen.files import open_private, replace_file
 from loadgen.values import dataclass
 
 DATA_DIR_VARIABLE = "LOADGEN_EMBEDDED_DATA_DIR"
@@ -106,7 +107,7 @@ class DataDir:
             "version": version,
         }
         with _os_errors_explained(self.path):
-            write_atomically(self.path / RECORD, f"{json.dumps(record)}\n".encode())
+            replace_file(self.path / RECORD, f"{json.dumps(record)}\n".encode(), mode=0o644)
 
     def release(self) -> None:
         """Safe to call twice."""
@@ -144,7 +145,7 @@ def running_server(path: Path) -> ListenAddress | None:
         try:
             _require_safe_path(given)
             _require_unshared(path)
-            with open(path / LOCK, "rb", opener=no_link) as lock:
+            with open(path / LOCK, "rb", opener=open_private) as lock:
                 if take_lock(lock.fileno(), fcntl.LOCK_SH):
                     return None
                 owner = lock.read(32)
@@ -162,7 +163,7 @@ def is_claimed(path: Path) -> bool:
     path = Path(os.path.realpath(path))
     with _os_errors_explained(path):
         try:
-            with open(path / LOCK, "rb", opener=no_link) as lock:
+            with open(path / LOCK, "rb", opener=open_private) as lock:
                 return not take_lock(lock.fileno(), fcntl.LOCK_SH)
         except (FileNotFoundError, NotADirectoryError):
             return False
@@ -234,37 +235,13 @@ def take_lock(fd: int, kind: int = fcntl.LOCK_EX, *, timeout_s: float = 0.0) -> 
     return False
 
 
-def write_atomically(
-    path: Path, content: bytes, owner: SystemUser | None = None, *, mode: int = 0o644, durable: bool = False
-) -> None:
-    """Replace a file: readers see the old content or the new one; if `durable`, also after a power failure.
-
-    A symbolic link at `path` is replaced, not followed. Raises OSError.
-    """
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    draft.unlink(missing_ok=True)
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
-        with open(fd, "wb") as file:
-            file.write(content)
-            if durable:
-                file.flush()
-                os.fsync(fd)
-            if owner is not None and os.geteuid() == 0:
-                os.fchown(fd, owner.uid, owner.gid)
-        draft.replace(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
-
-
 def read_private(path: Path, what: str, bytes_max: int, remedy: str) -> bytes:
     """The first `bytes_max` bytes of a file that only this user can access.
 
     Raises FileNotFoundError, and EmbeddedServerError for every other problem.
     """
     try:
-        with open(path, "rb", opener=no_link) as file:
+        with open(path, "rb", opener=open_private) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
                 access = f"owner {status.st_uid}, mode {status.st_mode & 0o777:04o}"
@@ -340,7 +317,7 @@ def _prepare(path: Path, account: SystemUser) -> None:
             remedy=f"It was not changed. {_CHOOSE_ANOTHER}",
         )
     else:
-        write_atomically(path / MARKER, LAYOUT.encode())
+        replace_file(path / MARKER, LAYOUT.encode(), mode=0o644)
     if os.geteuid() == 0:
         path.chmod(path.stat().st_mode | 0o011)  # PostgreSQL's user has to reach its subdirectories
     _require_open(path, account)
@@ -370,11 +347,6 @@ def _require_safe_path(given: Path) -> None:
                 f" (mode {stat.S_IMODE(mode):04o})",
                 remedy=f"Run: chmod o-w {folder}",
             )
-
-
-def no_link(path: str, flags: int) -> int:
-    """Opener for open(): rejects symbolic links; new files are readable by their owner only."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def _require_open(path: Path, account: SystemUser) -> None:

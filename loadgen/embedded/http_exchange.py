@@ -72,7 +72,7 @@ class HttpExchange:
     receive: ReceiveMessage
     send: Send
     transport: Any
-    connection: Any  # a Protocol
+    connection: Any  # an HttpConnection
     session: ServerSession | None = None
     sql_text: str | None = None
     request_id: str | None = None
@@ -264,7 +264,7 @@ CHECK_S = 5.0
 HEAD_TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
-class Protocol(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """An HTTP connection. Faults use its transport; its end cancels the statement that the client waits for."""
 
     on_lost: Callable[[], None] | None = None

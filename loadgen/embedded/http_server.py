@@ -27,7 +27,7 @@ from loadgen.embedded.commands.services import ContainerServices
 from loadgen.embedded.datadir import PASSWORD_FILE, DataDir, ListenAddress
 from loadgen.embedded.engine import Engine
 from loadgen.embedded.event_loop import WakeupTimer
-from loadgen.embedded.http_exchange import Protocol, cut_off_slow_requests
+from loadgen.embedded.http_exchange import HttpConnection, cut_off_slow_requests
 from loadgen.embedded.performance_model import ControlLatency
 from loadgen.embedded.postgres import STATEMENT_ROLE, PostgresServer
 from loadgen.embedded.result import NUMBER, StatementResult, table
@@ -289,13 +289,13 @@ async def _serve_http(
     models = WarehouseModels(executor.warehouses, folder)
     app = App(executor, usage, authenticator, models, now_ms=_now_ms, seed=options.seed)
     config = uvicorn.Config(
-        app, http=Protocol, ws="none", lifespan="off",
+        app, http=HttpConnection, ws="none", lifespan="off",
         log_config=None, access_log=False, server_header=False, date_header=False, timeout_keep_alive=KEEP_ALIVE_S,
     )  # fmt: skip
     config.load()
     state = ServerState()
     server = await asyncio.get_running_loop().create_server(
-        lambda: Protocol(config=config, server_state=state, app_state={}), sock=listener, backlog=BACKLOG
+        lambda: HttpConnection(config=config, server_state=state, app_state={}), sock=listener, backlog=BACKLOG
     )
     gc.set_threshold(*GC_THRESHOLD)
     gc.freeze()  # these objects are not collected before the server ends

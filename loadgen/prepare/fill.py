@@ -101,7 +101,7 @@ def survey(session: PrepareSession, scenario: Scenario) -> list[TableStatus]:
                 f"the database of table {shown(name)} is unknown: neither the scenario nor the connection sets one",
                 remedy="Set target.database and target.schema.",
             )
-        found.append(_existing(session, name) if definition is None else look(session, definition))
+        found.append(_existing(session, name) if definition is None else table_status(session, definition))
     _check_key_column(session, scenario, found)
     return found
 
@@ -139,7 +139,7 @@ def _existing(session: PrepareSession, name: QualifiedName) -> TableStatus:
     return TableStatus(name=name, definition=None, state=TableState.READY)
 
 
-def look(session: PrepareSession, definition: TableDefinition) -> TableStatus:
+def table_status(session: PrepareSession, definition: TableDefinition) -> TableStatus:
     """The state of a table that loadgen creates."""
     database, schema, table = definition.name.parts
     try:

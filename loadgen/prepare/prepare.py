@@ -34,9 +34,9 @@ from loadgen.prepare.fill import (
     TableFiller,
     TableState,
     TableStatus,
-    look,
     rows_per_statement_max,
     survey,
+    table_status,
     tables_of,
 )
 from loadgen.prepare.session import PrepareSession, cancel_running
@@ -205,7 +205,7 @@ class _Work:
 
     def _create(self, definition: TableDefinition) -> TableStatus:
         self._session.change(table_definition.create_table(definition))
-        standing = look(self._session, definition)
+        standing = table_status(self._session, definition)
         if standing.damage is not None:
             raise standing.damage
         if standing.state not in (TableState.INCOMPLETE, TableState.READY):

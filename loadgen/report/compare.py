@@ -29,9 +29,9 @@ from loadgen.report.svg import (
     log_axis,
     time_axis,
 )
-from loadgen.rules.bootstrap import CONFIDENCE, ConfidenceInterval, log_quantile
 from loadgen.rules.comparability import Measure, SettingDifference
 from loadgen.rules.comparison import ChangeVerdict, Comparison, MeasuredRun, MetricChange
+from loadgen.rules.confidence_intervals import CONFIDENCE, ConfidenceInterval, log_quantile
 from loadgen.units import NS_PER_MS
 
 SHOWN_MAX = 10  # differences

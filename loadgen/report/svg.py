@@ -130,8 +130,9 @@ class Chart:
 
     @property
     def names_at(self) -> int:
-        """Where the names of lines begin."""
-        return self.right + 6 + self._right_ticks
+        """Where the names of lines begin: after the labels of the y axis, if they are on the right, too."""
+        widest = max((len(unescape(label)) for _, label in self.y.ticks), default=0)
+        return self.right + 6 + (min(round(TICK_WIDTH * widest) + 6, LEFT) if self.both_sides else 0)
 
     @property
     def _right_ticks(self) -> int:
@@ -263,28 +264,32 @@ def _marks(chart: Chart) -> Iterator[str]:
         x = chart.px(mark.at)
         line = f'<line x1="{_n(x)}" x2="{_n(x)}" y1="{chart.top}" y2="{chart.bottom}"/>'
         yield f'<g class="mark {mark.css}">{line}<title>{mark.title or mark.label}</title></g>'
-        end = _label_end(x, mark)
-        lane = next((lane for lane, taken in enumerate(ends) if x >= taken), None)
+        start, end = _label_span(chart, mark)
+        lane = next((lane for lane, taken in enumerate(ends) if start >= taken), None)
         if mark.label and lane is not None and end < chart.width:
             ends[lane] = end
             y = chart.top - 4 - LANE * lane
-            yield f'<text class="note {mark.css}" x="{_n(x + 3)}" y="{y}">{mark.label}</text>'
+            place = f'x="{_n(x + 3)}"' if start == x else f'x="{_n(x - 3)}" text-anchor="end"'
+            yield f'<text class="note {mark.css}" {place} y="{y}">{mark.label}</text>'
 
 
 def with_lanes(chart: Chart, most: int, more: int = 0) -> Chart:
     """The chart with the lines of labels above the plot that its marks need, at most `most`, and `more` for others."""
     ends = [-math.inf]
     for mark in (mark for mark in chart.marks if mark.label):
-        at = chart.px(mark.at)
-        lane = next((lane for lane, taken in enumerate(ends) if at >= taken), len(ends))
+        start, end = _label_span(chart, mark)
+        lane = next((lane for lane, taken in enumerate(ends) if start >= taken), len(ends))
         ends += [-math.inf] if lane == len(ends) else []
-        ends[lane] = _label_end(at, mark)
+        ends[lane] = end
     lanes = min(len(ends), most) + more
     return replace(chart, lanes=lanes, height=chart.height + LANE * (lanes - 1))
 
 
-def _label_end(at: float, mark: ChartMarker) -> float:
-    return at + 3 + NOTE_WIDTH * len(unescape(mark.label))
+def _label_span(chart: Chart, mark: ChartMarker) -> tuple[float, float]:
+    """The span of the label of a mark: right of the mark, or left of it where labels of the y axis are on the right."""
+    x, width = chart.px(mark.at), 3 + NOTE_WIDTH * len(unescape(mark.label))
+    is_left = chart.both_sides and x + width > chart.right and x - width >= chart.left
+    return (x - width, x) if is_left else (x, x + width)
 
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom

@@ -29,7 +29,6 @@ from loadgen.report.formatting import setting_name
 from loadgen.results.run_details import outcome_word
 from loadgen.results.run_record import stored_windows
 from loadgen.results.stored_summary import parse_config, parse_summary, read_summary
-from loadgen.rules.bootstrap import SecondSeries
 from loadgen.rules.comparability import (
     FORBIDDING_KEYS,
     RunConditions,
@@ -41,6 +40,7 @@ from loadgen.rules.comparability import (
     why_not_comparable,
 )
 from loadgen.rules.comparison import MeasuredRun
+from loadgen.rules.confidence_intervals import SecondSeries
 from loadgen.rules.experiment import ExperimentDesign
 from loadgen.rules.trend import OtherSeries, SeriesKey, Trend, TrendRun, series_of, trend_of, values_of
 from loadgen.snowflake.session import RetryPolicy

@@ -3,8 +3,9 @@
     CPU of a worker            warning from 60 % of a core on, INVALID from 85 %; in its busiest minute
     lateness, mean over time   the largest increase of avg and decrease of qps that the client may cause. Above 3 % of
                                the mean service time a warning, above 10 % and 1 ms INVALID
-    lateness, p99 over time    the largest error of percentiles that the client may cause. A threshold that is missed by
-                               less is undecided: INVALID, not failed
+    lateness, p99 over time    the largest error of percentiles that the client may cause; of response times of an open
+                               loop the p99 of the client lag, if that is more. A threshold that is missed by less is
+                               undecided: INVALID, not failed
     gaps                       lateness of 500 ms or more: the process was paused. Above 1 % of the time INVALID
     client lag, mean           open loop: how late the client sent what was due, since a connection became free; since
                                it was due, if a connection was missing then. Judged like the mean lateness
@@ -19,8 +20,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
+from loadgen.metrics.percentile import rank_of
 from loadgen.metrics.window import ClientResourceUse
 from loadgen.model.threshold import Operator, ThresholdCheck, ThresholdMetric
+from loadgen.units import NS_PER_MS
 from loadgen.values import dataclass
 
 CPU_WARN_PERCENT = 60.0  # of one core, per worker
@@ -36,6 +39,7 @@ STOLEN_FRACTION = 0.05  # of the cores, withheld by the host; above this the hos
 
 _PAUSED = "its process was stopped and continued: SIGSTOP, a suspended machine or a frozen container"
 
+_P99 = 990  # per mille
 NAMED_MAX = 5  # workers with the same problem
 
 _AT_MOST, _AT_LEAST = (Operator.LT, Operator.LE), (Operator.GT, Operator.GE)
@@ -46,7 +50,6 @@ _PERCENTILES = (
     ThresholdMetric.P99,
     ThresholdMetric.P999,
     ThresholdMetric.LAG_P99,
-    ThresholdMetric.SERVICE_P95,
 )
 
 
@@ -62,6 +65,8 @@ class ClientHealth:
     gap_percent: float | None = None
     paused_percent: float | None = None
     sent_late_mean_ms: float | None = None  # open loop: client lag
+    sent_late_p99_ms: float | None = None
+    sent_late_max_ms: float | None = None
     others_cores: float | None = None  # used by other processes of the machine
     stolen_cores: float | None = None  # withheld by the host of a virtual machine
     cores: int | None = None  # of the machine
@@ -71,6 +76,10 @@ class ClientHealth:
     def of(cls, effect: ClientResourceUse | None) -> ClientHealth:
         if effect is None:
             return cls()
+        sent_late, sent_late_p99_ms = effect.sent_late, None
+        if sent_late.count:  # of these statements, however few they are
+            bucket = sent_late.bucket_at(rank_of(_P99, sent_late.count))
+            sent_late_p99_ms = sent_late.span_ns(bucket)[1] / NS_PER_MS
         return cls(
             cpu_percent_of_core=effect.cpu_percent_of_core,
             worst_cpu_percent=effect.worst_cpu_percent,
@@ -80,6 +89,8 @@ class ClientHealth:
             gap_percent=effect.gap_percent,
             paused_percent=effect.paused_percent,
             sent_late_mean_ms=effect.sent_late_mean_ms,
+            sent_late_p99_ms=sent_late_p99_ms,
+            sent_late_max_ms=sent_late.max_ns / NS_PER_MS if sent_late.count else None,
             others_cores=effect.others_cores,
             stolen_cores=effect.stolen_cores,
             cores=effect.cores or None,
@@ -259,6 +270,8 @@ def worst(healths: Iterable[ClientHealth]) -> ClientHealth:
         gap_percent=most("gap_percent"),
         paused_percent=most("paused_percent"),
         sent_late_mean_ms=most("sent_late_mean_ms"),
+        sent_late_p99_ms=most("sent_late_p99_ms"),
+        sent_late_max_ms=most("sent_late_max_ms"),
         others_cores=most("others_cores"),
         stolen_cores=most("stolen_cores"),
         cores=None if cores is None else int(cores),
@@ -286,8 +299,16 @@ def _bound(
         return value * late_ms / (service_mean_ms - late_ms)
     if check.operator not in _AT_MOST:
         return None
-    if check.metric in (ThresholdMetric.AVG, ThresholdMetric.MIN):
+    if check.metric is ThresholdMetric.MIN:
         return late_ms
+    if check.metric is ThresholdMetric.AVG:
+        return _most(late_ms, health.sent_late_mean_ms)
     if check.metric is ThresholdMetric.MAX:
-        return health.wakeup_max_ms
-    return health.wakeup_p99_ms if check.metric in _PERCENTILES else None
+        return _most(health.wakeup_max_ms, health.sent_late_max_ms)
+    if check.metric is ThresholdMetric.SERVICE_P95:  # it begins when the statement is sent
+        return health.wakeup_p99_ms
+    return _most(health.wakeup_p99_ms, health.sent_late_p99_ms) if check.metric in _PERCENTILES else None
+
+
+def _most(*bounds: float | None) -> float | None:
+    return max((bound for bound in bounds if bound is not None), default=None)

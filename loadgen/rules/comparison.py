@@ -30,7 +30,8 @@ from loadgen.log import printable
 from loadgen.metrics.percentile import Quantile, mean
 from loadgen.metrics.tally import StatementTally
 from loadgen.metrics.window import MergedWindows
-from loadgen.rules.bootstrap import (
+from loadgen.rules.comparability import ChangeLimits, Measure, SettingDifference
+from loadgen.rules.confidence_intervals import (
     SECONDS_MIN,
     BootstrapReplicates,
     ConfidenceInterval,
@@ -44,7 +45,6 @@ from loadgen.rules.bootstrap import (
     quantile_span,
     share_difference,
 )
-from loadgen.rules.comparability import ChangeLimits, Measure, SettingDifference
 from loadgen.units import NS_PER_MS, counted
 from loadgen.values import dataclass
 

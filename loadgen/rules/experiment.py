@@ -18,7 +18,7 @@ import numpy as np
 from loadgen.log import printable
 from loadgen.model.experiment import Decision, ExperimentEnding, ExperimentMetric, ExperimentMetricKind
 from loadgen.model.warehouse import SIZES
-from loadgen.rules.confidence import (
+from loadgen.rules.confidence_intervals import (
     ABOVE,
     BELOW,
     WITHIN,

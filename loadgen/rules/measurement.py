@@ -18,7 +18,7 @@ from loadgen.metrics.window import MergedWindows
 from loadgen.model.experiment import ExperimentMetric, ExperimentMetricKind
 from loadgen.model.threshold import ThresholdCheck
 from loadgen.model.warehouse import CreditRates, WarehouseKind, size_name
-from loadgen.rules.bootstrap import log_quantile
+from loadgen.rules.confidence_intervals import log_quantile
 from loadgen.rules.experiment import BlockValues, ExperimentDesign
 from loadgen.rules.price import WarehouseSample, credits_between
 from loadgen.rules.thresholds import check_threshold

@@ -179,9 +179,9 @@ def disable_telemetry_hooks(environ: Mapping[str, str] = os.environ) -> bool:
     wanted = environ.get(LIGHTEN_VARIABLE, "1").strip().lower() not in ("0", "false", "no", "off")
     tested = tuple(version().split(".")[:2]) in _LIGHTENED_VERSIONS
     if wanted and tested and not _lightened:
-        steps = driver_patches.known_steps(sys.modules)
-        driver_patches.apply(steps)
-        _lightened = bool(steps)
+        patches = driver_patches.known_patches(sys.modules)
+        driver_patches.apply(patches)
+        _lightened = bool(patches)
     return _lightened
 
 

@@ -1,7 +1,7 @@
 """Changes to driver 5 that reduce the CPU time of a statement without changing its result.
 
-They replace internal names of the driver. `driver` applies them to tested versions only, and known_steps() returns them
-only if all names have the expected types and parameters. `./bin/bench statement --steps` measures each step.
+They replace internal names of the driver. `driver` applies them to tested versions only, and known_patches() returns
+them only if all names have the expected types and parameters. `./bin/bench statement --steps` measures each step.
 """
 
 import logging
@@ -61,7 +61,7 @@ _METHODS: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DriverPatch:
     """A name of the driver, and its new value."""
 
     owner: Any
@@ -70,21 +70,21 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Changes that belong together."""
+class PatchGroup:
+    """Patches that belong together."""
 
     title: str
-    changes: tuple[Change, ...]
+    patches: tuple[DriverPatch, ...]
 
 
-def apply(steps: Sequence[Step]) -> None:
-    for step in steps:
-        for change in step.changes:
-            setattr(change.owner, change.name, change.value)
+def apply(groups: Sequence[PatchGroup]) -> None:
+    for group in groups:
+        for patch in group.patches:
+            setattr(patch.owner, patch.name, patch.value)
 
 
-def known_steps(modules: Mapping[str, Any]) -> tuple[Step, ...]:
-    """All steps for an unchanged driver; none if a name has an unexpected type or parameters."""
+def known_patches(modules: Mapping[str, Any]) -> tuple[PatchGroup, ...]:
+    """All patches for an unchanged driver; none if a name has an unexpected type or parameters."""
     found = {place: getattr(modules.get(place[0]), place[1], None) for place in _METHODS}
     calls, events, cursors = (modules.get(name) for name in (_CALLS, _EVENTS, _CURSOR[0]))
     core, texts = getattr(modules.get(_CORE[0]), "core_driver", None), getattr(cursors, "logger", None)
@@ -99,18 +99,18 @@ def known_steps(modules: Mapping[str, Any]) -> tuple[Step, ...]:
         return ()
     mixin, cursor, connection = found[_MIXIN], found[_CURSOR], found[_CONNECTION]
     return (
-        Step(
+        PatchGroup(
             "telemetry and events that are not read",
             # The level None drops an event.
             (
-                Change(calls, "_TRACKING", _UNTRACKED),
-                Change(events, "_sf_core_level_to_python", _CORE_LEVELS.get),
+                DriverPatch(calls, "_TRACKING", _UNTRACKED),
+                DriverPatch(events, "_sf_core_level_to_python", _CORE_LEVELS.get),
                 _warnings_only(found[_READER_LOG]),
             ),
         ),
-        Step("the question whether the connection is closed", (Change(mixin, "is_closed", _is_closed),)),
-        Step("the limit for arrays of values, where there is none", _limit_for_arrays_only(mixin)),
-        Step("statements of the core used again", _statements_used_again(cursor, connection, core, texts)),
+        PatchGroup("the question whether the connection is closed", (DriverPatch(mixin, "is_closed", _is_closed),)),
+        PatchGroup("the limit for arrays of values, where there is none", _limit_for_arrays_only(mixin)),
+        PatchGroup("statements of the core used again", _statements_used_again(cursor, connection, core, texts)),
     )
 
 
@@ -122,7 +122,7 @@ def _has_methods(owner: object, methods: Mapping[str, tuple[str, ...]]) -> bool:
     )
 
 
-def _warnings_only(reader_log: Any) -> Change:
+def _warnings_only(reader_log: Any) -> DriverPatch:
     """The reader of rows logs four debug messages per result, which driver.limit_driver_logging() would drop."""
     log_any = reader_log.log
 
@@ -130,7 +130,7 @@ def _warnings_only(reader_log: Any) -> Change:
         if type(level) is not int or level >= logging.WARNING:
             log_any(self, level, *arguments, **options)
 
-    return Change(reader_log, "log", log_warnings)
+    return DriverPatch(reader_log, "log", log_warnings)
 
 
 def _is_closed(self: Any) -> bool:
@@ -138,7 +138,7 @@ def _is_closed(self: Any) -> bool:
     return bool(self._closed) or self._connection.conn_handle is None
 
 
-def _limit_for_arrays_only(mixin: Any) -> tuple[Change, ...]:
+def _limit_for_arrays_only(mixin: Any) -> tuple[DriverPatch, ...]:
     threshold_of, uses_csv = mixin._stage_binding_threshold, mixin._should_use_csv_binding
 
     def no_threshold(self: Any) -> int:
@@ -150,12 +150,12 @@ def _limit_for_arrays_only(mixin: Any) -> tuple[Change, ...]:
         return bool(uses_csv(self, parameters, threshold_of(self), query))
 
     return (
-        Change(mixin, "_stage_binding_threshold", no_threshold),
-        Change(mixin, "_should_use_csv_binding", should_use_csv_binding),
+        DriverPatch(mixin, "_stage_binding_threshold", no_threshold),
+        DriverPatch(mixin, "_should_use_csv_binding", should_use_csv_binding),
     )
 
 
-class Statements:
+class StatementReuse:
     """Statement objects of the core that a connection reuses, by text and QUERY_TAG.
 
     take() removes an object during an execution, and keep() returns it, so two threads never execute the same one. Each
@@ -199,7 +199,7 @@ class Statements:
         self._release(stmt_handle=handle)
 
 
-def _statements_used_again(cursor: Any, connection: Any, core: Any, texts: Any) -> tuple[Change, ...]:
+def _statements_used_again(cursor: Any, connection: Any, core: Any, texts: Any) -> tuple[DriverPatch, ...]:
     """A statement object of the core contains the text and options, but no state of an execution: bind values, limits,
     tokens and results are elsewhere. So it is kept for the next execution, unless it failed."""
     execute_once, close_connection = cursor._execute, connection.close
@@ -225,13 +225,13 @@ def _statements_used_again(cursor: Any, connection: Any, core: Any, texts: Any) 
             kept.close()
         return close_connection(self, *arguments, **options)
 
-    return Change(cursor, "_execute", _execute), Change(connection, "close", close)
+    return DriverPatch(cursor, "_execute", _execute), DriverPatch(connection, "close", close)
 
 
 def _executed(cursor: Any, core: Any, text: str, tag: str, values: Any) -> Any:
     connection = cursor._connection
-    kept: Statements = vars(connection).get(_KEPT) or vars(connection).setdefault(
-        _KEPT, Statements(core.statement_release)
+    kept: StatementReuse = vars(connection).get(_KEPT) or vars(connection).setdefault(
+        _KEPT, StatementReuse(core.statement_release)
     )
     handle = kept.take(text, tag)
     used_before = handle is not None

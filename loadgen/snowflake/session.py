@@ -176,18 +176,18 @@ class RetryPolicy:
         )
         return retrying(action)
 
-    def settle(self, write: Callable[[], Result], look: Callable[[], Result | None]) -> Result:
-        """Execute a write that must take effect once. `look` returns the result of an earlier attempt, or None."""
+    def settle(self, write: Callable[[], Result], look_up: Callable[[], Result | None]) -> Result:
+        """Execute a write that must take effect once. `look_up` returns the result of an earlier attempt, or None."""
         in_doubt = False
 
         def attempt() -> Result:
             nonlocal in_doubt
-            if in_doubt and (found := look()) is not None:
+            if in_doubt and (found := look_up()) is not None:
                 return found
             try:
                 return write()
             except StatementFailed as error:
-                if error.failure.is_duplicate_key and in_doubt and (found := look()) is not None:
+                if error.failure.is_duplicate_key and in_doubt and (found := look_up()) is not None:
                     return found
                 in_doubt = in_doubt or error.failure.unknown_outcome
                 raise

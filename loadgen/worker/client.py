@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 IDLE_S = 0.25  # a client without a window checks after this time whether it has to end
 EXHAUSTED_S = 0.02  # a client whose window has no more arrivals checks after this time
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 15.0  # between statements that get no answer
+# Of max_lag: an arrival that waited that long for a busy connection is overload of the server. The client needs some
+# time for each arrival, so under an overload many are just below max_lag when a connection becomes free.
+OVERLOAD_FRACTION = 0.9
 NO_WINDOW = -1  # the number of no window and no draw
 SUCCEEDED = Outcome.SUCCEEDED
 INTERNAL_ERRORS_MAX = 10  # consecutive failures inside loadgen, after which the client ends
@@ -182,8 +185,9 @@ class Client:
 
     def _open_loop(self) -> None:
         context, slot = self._context, self.slot
-        begin, draw, max_lag_s = slot.recorder.begin, slot.drawer.draw, context.scenario.load.max_lag_s
-        follows = slot.follows
+        begin, draw, follows = slot.recorder.begin, slot.drawer.draw, slot.follows
+        max_lag_s = context.scenario.load.max_lag_s
+        max_lag_ns = sys.maxsize if max_lag_s is None else round(max_lag_s * NS_PER_S)
         cursor, left, tagged, free_ns = self._cursor(), self._most, NO_WINDOW, monotonic_ns()
         while not self._told_to_leave and not self._lost:
             arrivals = context.arrivals
@@ -221,9 +225,8 @@ class Client:
             if late_ns < 0 and context.windows.current != window:  # the window closed before the arrival was due
                 self._unbegin(window)
                 continue
-            if late_ns < 0 or (max_lag_s is not None and late_ns > max_lag_s * NS_PER_S):
-                age_ns = late_ns if waited_ns else 0  # for how long it waited for a free connection
-                slot.recorder.append((number, window, sent_ns - age_ns, sent_ns, sent_ns, Outcome.SKIPPED))
+            if late_ns < 0 or late_ns > max_lag_ns:
+                self._skip(number, window, sent_ns, late_ns, waited_ns, max_lag_ns)
                 continue
             context.client_lags.append((window, late_ns - waited_ns))
             slot.k += 1
@@ -233,6 +236,15 @@ class Client:
                 context.replayed.append((window, number, context.recorded.due_us(index) * 1000 + late_ns, None))
             if not self._execute(cursor, number, row) or not left or (free_ns := monotonic_ns()) >= self._expires_ns:
                 return
+
+    def _skip(self, number: int, window: int, now_ns: int, late_ns: int, waited_ns: int, max_lag_ns: int) -> None:
+        """Record an arrival that is not sent: too late, or not due any more. It shows an overload of the server, and has
+        an age, if it was late before the client was slow; otherwise its client lag counts."""
+        is_overload = waited_ns > 0 and waited_ns >= OVERLOAD_FRACTION * max_lag_ns
+        if late_ns >= 0 and not is_overload:
+            self._context.client_lags.append((window, late_ns - waited_ns))
+        due_ns = now_ns - late_ns if is_overload else now_ns
+        self.slot.recorder.append((number, window, due_ns, now_ns, now_ns, Outcome.SKIPPED))
 
     def _execute(self, cursor: Cursor, number: int, row: Row) -> bool:
         """Execute and record the statement in `flight`. Returns False if the connection must not be used any more."""

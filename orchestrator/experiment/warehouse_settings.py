@@ -122,24 +122,24 @@ def alter_warehouse(
     stop: threading.Event,
 ) -> None:
     """Change the settings that differ, and wait until SHOW shows the new ones."""
-    shown = _look(session, warehouse, settings)
+    shown = _shown(session, warehouse, settings)
     if unsettled(*shown, settings) is None:
         return
     session.change(alter_sql(warehouse.sql, settings))
     until_ns = clock.monotonic_ns() + round(SETTLE_MAX_S * NS_PER_S)
-    while (missing := unsettled(*_look(session, warehouse, settings), settings)) is not None:
+    while (missing := unsettled(*_shown(session, warehouse, settings), settings)) is not None:
         if clock.monotonic_ns() > until_ns or clock.wait(stop, SETTLE_POLL_S):
             raise NotSettled(f"warehouse {printable(warehouse.name, 100)} has not settled: {missing}")
 
 
 def read_settings(session: PrepareSession, warehouse: Identifier, keys: frozenset[str]) -> dict[str, WarehouseValue]:
     try:
-        return settings_from(*_look(session, warehouse, keys), keys)
+        return settings_from(*_shown(session, warehouse, keys), keys)
     except ValueError as error:
         raise NotSettled(f"the settings of warehouse {printable(warehouse.name, 100)} are not known: {error}") from None
 
 
-def _look(
+def _shown(
     session: PrepareSession, warehouse: Identifier, keys: Mapping[str, Any] | frozenset[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The row of SHOW WAREHOUSES, and the parameters of the warehouse if one of these keys needs them."""

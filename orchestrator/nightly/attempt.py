@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import json
 import math
-import os
 import re
 import shutil
 import subprocess
@@ -24,6 +23,7 @@ from typing import IO, Any
 
 from loadgen.control.session import REASON_MAX
 from loadgen.control.tables.run_queue import AttemptResult, ClaimedRun, QueueClaim
+from loadgen.files import open_private
 from loadgen.log import printable
 from loadgen.model.nightly import (
     BUSY_PAUSE_S,
@@ -232,7 +232,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 def _write(path: Path, content: str, top: Path) -> None:
     _make_private(path.parent, top)
-    with open(_open_private(path), "w", encoding="utf-8", newline="") as file:
+    with open(path, "w", encoding="utf-8", newline="", opener=open_private) as file:
         file.write(content)
 
 
@@ -246,12 +246,8 @@ def _make_private(folder: Path, top: Path) -> None:
             path.mkdir(mode=0o700)
 
 
-def _open_private(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-
-
 def _output_file(folder: Path, name: str) -> IO[bytes]:
-    return os.fdopen(_open_private(folder / name), "wb")
+    return open(folder / name, "wb", opener=open_private)
 
 
 def _read_output(folder: Path) -> dict[str, Any]:

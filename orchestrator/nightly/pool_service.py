@@ -17,7 +17,7 @@ from loadgen.control.session import ControlSession
 from loadgen.control.setup.installer import ensure_tables
 from loadgen.errors import UsageError
 from loadgen.snowflake.session import RetryPolicy
-from loadgen.threads import Service
+from loadgen.threads import Service, exit_code_after
 from loadgen.values import dataclass
 from orchestrator.nightly.pool import AT_ONCE, PoolManager, PoolRules, RunnerProcess, serve_manager
 from orchestrator.nightly.queue import HostPermissions, PollPace, QueueMaintenance, notify_unclaimed_runs
@@ -112,7 +112,7 @@ def serve_pool(
         if len(received) < AT_ONCE:
             maintenance.join(JOIN_S)
             scheduler.join(JOIN_S)
-    return 0 if len(received) < AT_ONCE else 128 + received[0]
+    return 0 if len(received) < AT_ONCE else exit_code_after(received)
 
 
 def _fire_schedules(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from loadgen.clock import Clock
@@ -250,6 +250,11 @@ class PollPace:
     poll_s: float = 5.0
     idle_poll_s: float = 5.0  # while there is no work
 
+    @classmethod
+    def of(cls, place: ControlPlaneLocation, poll_s: float, idle_poll_s: float) -> Self:
+        """On an embedded control plane, whose warehouse costs nothing, an idle pool reads as often as a busy one."""
+        return cls(poll_s=poll_s, idle_poll_s=poll_s if place.profile().is_embedded else idle_poll_s)
+
     def is_idle(self, idle_reads: int) -> bool:
         """Whether the pool is idle after this number of consecutive reads without work."""
         return self.idle_poll_s > self.poll_s and idle_reads >= IDLE_READS
@@ -450,7 +455,7 @@ def prune_old_runs(
     dry_run: bool,
 ) -> PruneResult:
     """Delete runs, queued runs, experiments and folders of attempts that ended longer ago than `age_s`."""
-    found = prune.look(session, retries, age_s)
+    found = prune.find_old(session, retries, age_s)
     before_s = clock.utc_now().timestamp() - age_s
     folders = [one for one in old_folders(runs_folder, before_s) if _has_ended(session, retries, one.queue_id)]
     stuck: tuple[AttemptFolder, ...] = ()

@@ -195,8 +195,8 @@ class RunnerHeartbeat(Service):
 
 # --- The runner ------------------------------------------------------------------------------------------------------
 
-LOOK_S = 0.1  # between checks of the process of a run
-IDLE_LOOK_S = 0.5  # between checks whether the pool is still idle
+PROCESS_CHECK_S = 0.1  # between checks of the process of a run
+IDLE_CHECK_S = 0.5  # between checks whether the pool is still idle
 ASKED_TO_END = "its runner was asked to end"
 GIVEN_UP = "its runner stopped it: the control plane failed or did not answer"
 ATTEMPTS = 4  # of a statement; a lease does not last for more
@@ -342,7 +342,7 @@ class Runner:
         """Wait until the queue has to be read again. While there is no work the pool reads it for all runners."""
         self._clock.wait(self._beats.draining, self._settings.poll_s * random.uniform(0.8, 1.2))
         while self._is_idle and not self._beats.draining.is_set():
-            self._clock.wait(self._beats.draining, IDLE_LOOK_S)
+            self._clock.wait(self._beats.draining, IDLE_CHECK_S)
 
     def _take_one(self) -> bool:
         """Claim and execute a run. Returns False if there is none, or if the control plane is unreachable."""
@@ -435,7 +435,7 @@ class Runner:
         held, never, tried = self._beats.held, threading.Event(), False
         assert held is not None
         while process.exit_code is None:
-            self._clock.wait(never, LOOK_S)
+            self._clock.wait(never, PROCESS_CHECK_S)
             before, now_ns = seen, self._clock.monotonic_ns()
             if not held.trust.holds(self._clock.monotonic_ns()):
                 seen = replace(seen, lost=True)

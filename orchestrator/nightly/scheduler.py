@@ -40,6 +40,7 @@ from loadgen.control.tables import run_queue, schedules
 from loadgen.control.tables.run_status import server_time
 from loadgen.control.tables.schedules import NewSchedule, ScheduleRow
 from loadgen.errors import ConnectFailed, LoadgenError
+from loadgen.files import replace_file
 from loadgen.log import event, printable
 from loadgen.model.nightly import (
     BATCH,
@@ -93,7 +94,7 @@ class SchedulerPass:
 
     schedules: int = 0
     fired: tuple[FireResult, ...] = ()
-    complaints: tuple[ScheduleFailure, ...] = ()
+    failures: tuple[ScheduleFailure, ...] = ()
     more: bool = False  # the tick has reached its maximum of fires
     next_s: float | None = None  # from the tick to the next fire; None: no schedule is enabled
 
@@ -128,6 +129,28 @@ def read_schedules(
     else:
         rows = ParsedRows([schedules.find(session, retries, name)])
     return rows, server_now(session, retries)
+
+
+def enable_schedule(
+    session: ControlSession, retries: RetryPolicy, name: str, *, catch_up: bool
+) -> tuple[bool, ScheduleRow, datetime]:
+    """Enable a schedule. Returns whether it was enabled before, its row, and the time of the server."""
+    before = schedules.find(session, retries, name)
+    schedules.enable(session, retries, before.schedule_id, catch_up=catch_up)
+    return before.enabled, schedules.find(session, retries, name), server_now(session, retries)
+
+
+def disable_schedule(session: ControlSession, retries: RetryPolicy, name: str) -> tuple[ScheduleRow, datetime]:
+    """Disable a schedule. Returns its row, and the time of the server."""
+    schedules.disable(session, retries, schedules.find(session, retries, name).schedule_id)
+    return schedules.find(session, retries, name), server_now(session, retries)
+
+
+def remove_schedule(session: ControlSession, retries: RetryPolicy, name: str) -> None:
+    """Delete a schedule and its fires. Its runs and queued runs are kept."""
+    schedule_id = schedules.find(session, retries, name).schedule_id
+    schedules.remove(session, retries, schedule_id)
+    schedules.remove_fires(session, retries, schedule_id)
 
 
 def server_now(session: ControlSession, retries: RetryPolicy) -> datetime:
@@ -204,7 +227,7 @@ class _Tick:
         self._session, self._retries, self._fires_max, self._finish = session, retries, fires_max, finish
         self._next_s: float | None = None
         self._fired: list[FireResult] = []
-        self._complaints: list[ScheduleFailure] = []
+        self._failures: list[ScheduleFailure] = []
         self._in_doubt: tuple[str, Exception] | None = None  # a failure of one schedule, or of the control plane
 
     def done(self) -> SchedulerPass:
@@ -216,7 +239,7 @@ class _Tick:
         return SchedulerPass(
             schedules=seen,
             fired=tuple(self._fired),
-            complaints=tuple(self._complaints),
+            failures=tuple(self._failures),
             more=more,
             next_s=self._next_s,
         )
@@ -238,7 +261,7 @@ class _Tick:
         while True:
             batch = self._retries.call(partial(schedules.enabled, self._session, last, BATCH))
             for error in batch.rows.unreadable:
-                self._complain(str(error.key), str(error.key), str(error))
+                self._note_failure(str(error.key), str(error.key), str(error))
             for row in batch.rows:
                 assert batch.now is not None
                 full: list[bool] = []
@@ -317,18 +340,18 @@ class _Tick:
                 self._in_doubt = name, error
                 return False
             reason = str(error) if isinstance(error, LoadgenError) else f"unexpected {type(error).__name__}: {error}"
-            self._complain(schedule_id, name, reason)
+            self._note_failure(schedule_id, name, reason)
             return False
         if self._in_doubt is not None:  # the control plane is reachable: the failure was that of the schedule
             doubted, failed = self._in_doubt
             self._in_doubt = None
-            self._complaints.append(ScheduleFailure(schedule=doubted, reason=str(failed), is_new=True))
+            self._failures.append(ScheduleFailure(schedule=doubted, reason=str(failed), is_new=True))
         return True
 
-    def _complain(self, schedule_id: str, name: str, reason: str) -> None:
+    def _note_failure(self, schedule_id: str, name: str, reason: str) -> None:
         event(log, logging.WARNING, "schedule_failed", name=name, why=reason)
-        is_new = schedules.complain(self._session, self._retries, schedule_id, reason)
-        self._complaints.append(ScheduleFailure(schedule=name, reason=reason, is_new=is_new))
+        is_new = schedules.store_failure(self._session, self._retries, schedule_id, reason)
+        self._failures.append(ScheduleFailure(schedule=name, reason=reason, is_new=is_new))
 
 
 # --- When `loadgen schedule tick` must read the tables again ---------------------------------------------------------
@@ -380,7 +403,7 @@ def after_tick(place: str, began: datetime, done: SchedulerPass, idle_poll_s: fl
     `began` is the time before the tick, so that its statements do not delay the next read. After a fire the tables are
     read again to check whether a runner has taken its run.
     """
-    if done.more or any(complaint.is_new for complaint in done.complaints):
+    if done.more or any(failure.is_new for failure in done.failures):
         return None
     waits = [idle_poll_s]
     waits += [] if done.next_s is None else [done.next_s]
@@ -414,13 +437,9 @@ class NextLookFile:
         if next_look is None:
             self.forget()
             return
-        draft = self._path.with_suffix(f".{os.getpid()}.tmp")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-            with open(os.open(draft, flags, 0o600), "w", encoding="utf-8") as file:
-                json.dump(asdict(next_look), file)
-            draft.replace(self._path)
+            replace_file(self._path, json.dumps(asdict(next_look)).encode())
         except OSError as error:
             event(log, logging.INFO, "next_read_not_written", path=self._path, why=str(error))
             self.forget()
@@ -479,7 +498,7 @@ def tick_document(done: SchedulerPass) -> dict[str, Any]:
             }
             for fired in done.fired
         ],
-        "complaints": [{"schedule": one.schedule, "reason": one.reason} for one in done.complaints],
+        "complaints": [{"schedule": one.schedule, "reason": one.reason} for one in done.failures],
         "more": done.more,
     }
 

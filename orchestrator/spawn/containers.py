@@ -17,6 +17,7 @@ from typing import Protocol
 from loadgen.clock import Clock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.errors import ConfigurationError, LoadgenError
+from loadgen.files import open_private
 from loadgen.log import event
 from loadgen.model.run import ProcessEnd
 from loadgen.scenario.model import Scenario
@@ -278,8 +279,7 @@ class ContainerSpawner:
             text = job.read_log(index)
             path = self._log_folder / f"{self._workers[index]}.log"
             if text or not path.exists():  # keep an earlier log of a container that does not exist any more
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-                with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+                with open(path, "w", encoding="utf-8", errors="backslashreplace", opener=open_private) as file:
                     file.write(text if not text or text.endswith("\n") else f"{text}\n")
         except (LoadgenError, OSError) as error:
             event(log, logging.WARNING, "log_not_fetched", worker=self._workers[index], what=str(error))

@@ -294,7 +294,7 @@ _LOST_CONTAINER = "ContainerStatusUnknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Why:
+class PodReason:
     """A reason of Kubernetes, with its message."""
 
     reason: str
@@ -312,11 +312,11 @@ class Pod:
     name: str
     phase: str  # Pending Running Succeeded Failed Unknown
     node: str
-    why: Why | None  # why the pod has failed as a whole: Evicted, NodeLost, DeadlineExceeded
-    disruption: Why | None  # why Kubernetes has ended it: preemption, drain, taint, node pressure
-    unschedulable: Why | None
-    waiting: Why | None  # why a container has not started
-    terminated: Why | None  # why the container of the worker has ended
+    why: PodReason | None  # why the pod has failed as a whole: Evicted, NodeLost, DeadlineExceeded
+    disruption: PodReason | None  # why Kubernetes has ended it: preemption, drain, taint, node pressure
+    unschedulable: PodReason | None
+    waiting: PodReason | None  # why a container has not started
+    terminated: PodReason | None  # why the container of the worker has ended
     exit_code: int | None
     is_deleted: bool  # it is being deleted
 
@@ -377,7 +377,7 @@ class KubernetesJobStatus:
 
     run_id: str
     workers: int
-    failed: Why | None  # the Job as a whole
+    failed: PodReason | None  # the Job as a whole
     failed_indexes: frozenset[int]
     done_indexes: frozenset[int]
 
@@ -388,7 +388,7 @@ class IndexStatus:
 
     index: int
     pods: tuple[Pod, ...]
-    refused: Why | None = None  # why no pod could be created
+    refused: PodReason | None = None  # why no pod could be created
     gone: str | None = None  # how it ended, if its pod does not exist any more
     is_done: bool = False
 
@@ -440,7 +440,7 @@ class IndexStatus:
         return None if "exceeded quota" in self.refused.message else f"cannot start: {self.refused}"
 
 
-def index_statuses(job: KubernetesJobStatus, pods: Sequence[Pod], refused: Why | None) -> tuple[IndexStatus, ...]:
+def index_statuses(job: KubernetesJobStatus, pods: Sequence[Pod], refused: PodReason | None) -> tuple[IndexStatus, ...]:
     """The state of every worker, in order. Ended pods come last: the first pod of an index counts."""
     by_index: dict[int, list[Pod]] = {}
     for pod in sorted(pods, key=lambda one: (one.is_over, one.name)):
@@ -479,7 +479,7 @@ def read_pods(data: Mapping[str, Any]) -> tuple[Pod, ...]:
     return tuple(pod for pod in pods if pod is not None)
 
 
-def read_refusal(data: Mapping[str, Any]) -> Why | None:
+def read_refusal(data: Mapping[str, Any]) -> PodReason | None:
     """The last reason why a pod of the Job could not be created."""
     found = [one for one in _items(data) if one.get("reason") == "FailedCreate"]
     newest = max(found, key=_event_time, default=None)
@@ -522,22 +522,22 @@ def _pod(data: Mapping[str, Any]) -> Pod | None:
     )
 
 
-def _unschedulable(status: Mapping[str, Any]) -> Why | None:
+def _unschedulable(status: Mapping[str, Any]) -> PodReason | None:
     for one in _list(status, "conditions"):
         if one.get("type") == "PodScheduled" and one.get("status") == "False":
             return _why(one, "Unschedulable")
     return None
 
 
-def _condition(status: Mapping[str, Any], types: Sequence[str]) -> Why | None:
+def _condition(status: Mapping[str, Any], types: Sequence[str]) -> PodReason | None:
     for one in _list(status, "conditions"):
         if one.get("type") in types and one.get("status") == "True":
             return _why(one, str(one["type"]))
     return None
 
 
-def _why(data: Mapping[str, Any], default: str = "") -> Why:
-    return Why(
+def _why(data: Mapping[str, Any], default: str = "") -> PodReason:
+    return PodReason(
         reason=printable(_text(data, "reason") or default, 100), message=printable(_text(data, "message"), MESSAGE_MAX)
     )
 

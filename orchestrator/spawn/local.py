@@ -19,6 +19,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import loadgen
+from loadgen.files import open_private
 from loadgen.model.run import ProcessEnd
 from orchestrator.spawn.spawner import ObservedWorkers, WorkerOrder, last_lines
 
@@ -142,7 +143,7 @@ class SubprocessSpawner:
             self._lifeline = None
 
     def _start(self, python: Sequence[str], order: WorkerOrder, reading: int) -> subprocess.Popen[bytes]:
-        log = os.open(self._log(order.worker_id), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        log = open_private(self._log(order.worker_id), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             return subprocess.Popen(
                 [*python, *_PROGRAM, *worker_arguments(order)],

@@ -23,7 +23,7 @@ from loadgen.values import dataclass
 
 LAST_LINES = 20
 LOG_LINES = 1_000  # of each worker in a container
-LOOK_S = 0.1  # between checks whether workers have ended
+END_CHECK_S = 0.1  # between checks whether workers have ended
 SIGNALS = range(129, 160)  # exit codes of containers that a signal has ended: 128 + its number
 
 
@@ -132,7 +132,7 @@ def terminate_gracefully(spawner: Spawner, timing: TimingSettings, clock: Clock,
         spawner.terminate(hard=False)
         until_ns = clock.monotonic_ns() + round(timeout_s * NS_PER_S)
         while spawner.running() and not hurried.is_set() and clock.monotonic_ns() < until_ns:
-            clock.wait(hurried, LOOK_S)
+            clock.wait(hurried, END_CHECK_S)
 
 
 def is_led_by_another(session: ControlSession, retries: RetryPolicy, run_id: str) -> bool:

@@ -161,7 +161,7 @@ HARMLESS = {
         "settle|remove_progress",
         "fires that are found again are recorded: their key says so",
     ),
-    "schedules.complain": ("settle|complain|remove_progress", "as settle; a reason may be said twice"),
+    "schedules.store_failure": ("settle|store_failure|remove_progress", "as settle; a reason may be said twice"),
     "schedules.remove_progress": ("remove_progress", "what is written later belongs to no schedule"),
     "schedule_fires.queued": ("queued|remove", "the run of a fire has one id: the queue's idempotency key makes it so"),
     "schedule_fires.delete_old": ("", "not tried: of fires of long ago"),
@@ -207,7 +207,8 @@ ROWS = [
     Row("SCHEDULE_PROGRESS", "settled", {
         "SCHEDULE_ID": "'s'", "LAST_FIRE_AT": "TO_TIMESTAMP_NTZ('2020-01-01')", "UPDATED_AT": PAST}, [
         ("settle Jan", "settle", ("2026-01-01", "s", "2026-01-01")),
-        ("settle Feb", "settle", ("2026-02-01", "s", "2026-02-01")), ("complain", "complain", ("w", "s", "w")),
+        ("settle Feb", "settle", ("2026-02-01", "s", "2026-02-01")),
+        ("store_failure", "store_failure", ("w", "s", "w")),
         ("remove_progress", "remove_progress", ("s",)),
     ]),
     Row("SCHEDULE_FIRES", "DUE", {

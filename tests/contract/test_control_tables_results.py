@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.session import ROWS_MAX, load_queries
+from loadgen.control.session import REASON_MAX, ROWS_MAX, load_queries
 from loadgen.control.tables import query_executions, run_measurements, run_status, test_logs, test_results
 from loadgen.control.tables.query_executions import Execution
 from loadgen.control.tables.run_measurements import StepRecord, WarehousePoll
@@ -205,7 +205,7 @@ def test_a_reason_of_any_kind_is_kept(session, run_id):
 
     (found,) = run_measurements.read_steps(session, run_id)
     assert found.reason.startswith(STORED)
-    assert len(found.reason) == run_measurements.STEP_REASON_MAX
+    assert len(found.reason) == REASON_MAX
 
 
 def test_polls_of_the_warehouse_come_back_as_they_were_written(session, run_id):

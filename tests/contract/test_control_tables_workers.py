@@ -33,7 +33,7 @@ QUERIES = [
 BOUND = {
     "run_status.publish": 1,  # GREATEST takes no text
     "run_leases.join": "2",  # claim_first has the lease 1 of run 1
-    "schedules.complain_first": "2",  # settle_first has the row of schedule 1
+    "schedules.store_failure_first": "2",  # settle_first has the row of schedule 1
 }
 
 

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from loadgen.control.process_identity import process_mark
 from loadgen.control.tables import pool_workers
 from loadgen.model.nightly import PoolWorkerStatus
+from loadgen.process import process_mark
 from tests.contract.queue_builders import LEASE_S
 from tests.control_plane import retries
 

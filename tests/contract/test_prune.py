@@ -55,8 +55,8 @@ def test_only_runs_that_ended_long_enough_ago_are_deleted_and_all_of_them(plane,
     session = plane.session
     test_logs.append(session, retries(), [log_row(ended.run_id), log_row(living.run_id)])
 
-    assert prune.look(session, retries(), 3_600.0).runs == ()
-    found = prune.look(session, retries(), -60.0)
+    assert prune.find_old(session, retries(), 3_600.0).runs == ()
+    found = prune.find_old(session, retries(), -60.0)
     assert ended.run_id in {run.id for run in found.runs}
     assert living.run_id not in {run.id for run in found.runs}
     deleted = prune.delete(session, retries(), found)
@@ -82,14 +82,14 @@ def test_runs_are_deleted_in_parts_the_oldest_first_and_a_repetition_goes_on_fro
     runs = [led(S.COMPLETED) for _ in range(5)]
     for number, run in enumerate(runs):
         made_old(plane, run, 100 - number)
-    found = prune.look(plane.session, retries(), 48 * 3600.0)
+    found = prune.find_old(plane.session, retries(), 48 * 3600.0)
     interrupted = InterruptedSession(plane.place, role="prune", environ=plane.environ)
 
     with pytest.raises(ControlFailed):
         prune.delete(interrupted, retries(), found, part_runs=2)
     interrupted.close()
     after_failure = remaining(plane, runs)
-    again = prune.look(plane.session, retries(), 48 * 3600.0)
+    again = prune.find_old(plane.session, retries(), 48 * 3600.0)
     prune.delete(plane.session, retries(), again, part_runs=2)
 
     assert [run.id for run in found.runs] == [run.run_id for run in runs]
@@ -102,7 +102,7 @@ def test_a_part_that_takes_too_long_is_made_smaller_and_not_repeated_as_it_is(pl
     runs = [led(S.COMPLETED) for _ in range(4)]
     for number, run in enumerate(runs):
         made_old(plane, run, 100 - number)
-    found, clock = prune.look(plane.session, retries(), 48 * 3600.0), FakeClock()
+    found, clock = prune.find_old(plane.session, retries(), 48 * 3600.0), FakeClock()
     plane.server.fault(match="^DELETE FROM QUERY_EXECUTIONS", kind="error", errno=630, sqlstate="57014", count=2)
 
     deleted = prune.delete(plane.session, retries(clock=clock), found, part_runs=4)
@@ -110,7 +110,7 @@ def test_a_part_that_takes_too_long_is_made_smaller_and_not_repeated_as_it_is(pl
     last = led(S.COMPLETED)
     made_old(plane, last, 100)
     with pytest.raises(ControlFailed, match=r"prune\.query_executions"):  # one run, and still too much
-        prune.delete(plane.session, retries(), prune.look(plane.session, retries(), 48 * 3600.0))
+        prune.delete(plane.session, retries(), prune.find_old(plane.session, retries(), 48 * 3600.0))
     plane.server.clear_faults()
 
     assert deleted["RUN_STATUS"] == 4
@@ -128,7 +128,7 @@ def test_of_the_leases_of_a_warehouse_the_newest_stays(plane):
     plane.claim(living)
     plane.expire(living, since_s=100 * 3600.0)
 
-    prune.delete(plane.session, retries(), prune.look(plane.session, retries(), 48 * 3600.0))
+    prune.delete(plane.session, retries(), prune.find_old(plane.session, retries(), 48 * 3600.0))
 
     assert [epoch for epoch, _, _ in plane.leases(key)] == [3]
     assert [epoch for epoch, _, _ in plane.leases(other)] == [1]
@@ -194,7 +194,7 @@ class OldExperiment:
 
 
 def prune_now(plane: ControlPlane, session: ControlSession | None = None) -> dict[str, int]:
-    found = prune.look(plane.session, retries(), 48 * 3600.0)
+    found = prune.find_old(plane.session, retries(), 48 * 3600.0)
     return prune.delete(session or plane.session, retries(), found)
 
 
@@ -204,7 +204,7 @@ def test_an_old_experiment_is_deleted_from_every_table(plane):
     plane.expire(old.lease_key, since_s=99 * 3600.0)
     before = fresh.rows()
 
-    found = prune.look(plane.session, retries(), 48 * 3600.0)
+    found = prune.find_old(plane.session, retries(), 48 * 3600.0)
     deleted = prune_now(plane)
 
     assert old.id in {one.id for one in found.experiments}
@@ -228,7 +228,7 @@ def test_an_experiment_whose_warehouse_is_not_restored_is_kept_until_it_is(plane
 
 def test_an_experiment_that_a_process_leads_is_kept(plane):
     led_now = OldExperiment(plane)
-    found = prune.look(plane.session, retries(), 48 * 3600.0)
+    found = prune.find_old(plane.session, retries(), 48 * 3600.0)
     plane.claim(led_now.lease_key)  # resumed after the look
     before = led_now.rows()
 

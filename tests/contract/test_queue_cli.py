@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from loadgen.control.tables import run_queue
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
 from loadgen.control.tables.run_queue import AttemptResult
 from loadgen.model.nightly import QueueStatus
+from tests.command_line import Ask
 from tests.contract.queue_builders import LEASE_S, register, shift_queue_times
 from tests.control_plane import ControlPlane, retries
 
@@ -30,23 +30,14 @@ values: {keys: {file: data/keys.csv, column: K}}
 workload: {statements: [{name: one, sql: "SELECT ?", params: [{pool: keys}]}]}
 load: {connections: 1, workers: 1, warmup: 0s, duration: 1s}
 """
-Ask = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def ask(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """The exit code of the command, and its output."""
-    for key, value in plane.environ.items():
-        monkeypatch.setenv(key, value)
+def ask(ask: Ask, plane: ControlPlane) -> Ask:
+    """With an empty queue."""
     for table in ("RUN_QUEUE", "RUN_ATTEMPTS", "RUN_ATTEMPT_ENDS", "POOL_WORKERS", "STOP_REQUESTS"):
         plane.change(f"DELETE FROM {table}")
-
-    def run(*words: str) -> tuple[int, str, str]:
-        code = main([*words, "-c", "embedded", "--database", plane.place.database])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+    return ask
 
 
 @pytest.fixture
@@ -239,7 +230,7 @@ MANY_LABELS = ",".join(f"zone{number}={'x' * 190}" for number in range(90))
         (["workers", "list", "--page-size=0"], "0 is not in the range"),
         (["workers", "list", "--page-token=bench-1"], "'bench-1' is not a page token"),
         (["workers", "list", "--page-token="], "'' is not a page token"),
-        (["workers", "drain", "nobody"], "there is no runner nobody"),
+        (["workers", "drain", "absent"], "there is no runner absent"),
         (["pool", "run", "--min=3", "--max=2"], "a pool of 3 to 2 runners is not possible"),
         (["pool", "run", "--output-dir=/dev/null/runs"], "cannot write /dev/null/runs"),
         (["pool", "run", "--idle=soon"], "--idle 'soon' is not a duration"),

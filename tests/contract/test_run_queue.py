@@ -120,8 +120,11 @@ def test_a_beginning_names_what_no_other_begins_with(queue):
     assert run_queue.find(queue.session, retries(), other) == other
     with pytest.raises(UsageError, match="there is no queued run gamma"):
         run_queue.find(queue.session, retries(), "gamma")
-    with pytest.raises(UsageError, match="several"):
+    with pytest.raises(UsageError, match="the name of a queued run is empty"):
         run_queue.find(queue.session, retries(), "")
+    queue.add("alpha")
+    with pytest.raises(UsageError, match="alp is the beginning of several queued runs"):
+        run_queue.find(queue.session, retries(), "alp")
 
 
 # --- claiming --------------------------------------------------------------------------------------------------------

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from loadgen.control.session import clean_text, load_queries
+from loadgen.control.session import REASON_MAX, clean_text, load_queries
 from loadgen.control.tables.run_leases import TAKEOVER_MARGIN_S, release
 from loadgen.control.tables.run_status import (
-    REASON_MAX,
     Fenced,
     Run,
     RunRollup,

@@ -191,12 +191,14 @@ def read(cursor: Any, count: int) -> None:
 
 
 def steps_of(server: EmbeddedServer, options: argparse.Namespace) -> Iterator[Figure]:
-    steps = driver_patches.known_steps(sys.modules)
+    steps = driver_patches.known_patches(sys.modules)
     if not steps:
         error = f"error: what loadgen changes has other names in driver {driver.version()}"
         raise SystemExit(f"{error}\nhint: loadgen.snowflake.driver_patches lists the names")
     before = [
-        driver_patches.Change(one.owner, one.name, vars(one.owner)[one.name]) for step in steps for one in step.changes
+        driver_patches.DriverPatch(one.owner, one.name, vars(one.owner)[one.name])
+        for step in steps
+        for one in step.patches
     ]
     connections = [connect(server.address, "BENCH") for _ in range(options.connections)]
     plain = [connection.cursor() for connection in connections]
@@ -206,7 +208,7 @@ def steps_of(server: EmbeddedServer, options: argparse.Namespace) -> Iterator[Fi
 
         def cost_us(number: int, cursors: Sequence[Any]) -> float:
             """With the first steps only."""
-            driver_patches.apply([driver_patches.Step("as it comes", tuple(before)), *steps[:number]])
+            driver_patches.apply([driver_patches.PatchGroup("as it comes", tuple(before)), *steps[:number]])
             begun_ns = process_time_ns()
             list(threads.map(partial(read, count=each), cursors))
             return (process_time_ns() - begun_ns) / 1000 / each / len(cursors)

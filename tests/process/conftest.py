@@ -9,7 +9,7 @@ from tests.control_plane import ControlPlane
 from tests.embedded_server import EmbeddedServer
 from tests.process.pool_harness import PoolHarness
 from tests.process.run_harness import RunHarness, run_harness
-from tests.process.served import serving
+from tests.process.served import copied_data
 from tests.processes import reachable_directory
 
 
@@ -23,9 +23,7 @@ def scratch() -> Iterator[Path]:
 def home() -> Iterator[Path]:
     """A data directory that has been served before; servers follow each other on it."""
     with reachable_directory() as path:
-        with serving(path / "data"):
-            pass
-        yield path / "data"
+        yield copied_data(path / "data")
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 
 from loadgen.embedded.postgres import postgres_processes_in
-from tests.embedded_server import EmbeddedServer
+from tests.copied_data import copy_data_dir
+from tests.embedded_server import EmbeddedServer, served_once
 from tests.processes import PATIENCE_S, PROGRAM, ROOT, wait_until
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -82,6 +83,11 @@ class Server(EmbeddedServer):
 def serve(data_dir: Path, *arguments: str) -> list[str]:
     port = [] if "--port" in arguments else ["--port", "0"]
     return ["embedded", "serve", *port, "--data-dir", str(data_dir), *arguments]
+
+
+def copied_data(path: Path) -> Path:
+    """A data directory that has been served before."""
+    return copy_data_dir(path, served_once)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import pytest
 
 from loadgen.cli.main import cli, main
 from tests.embedded_server import READY
-from tests.processes import PATIENCE_S, PROGRAM, ROOT, reachable_directory
+from tests.processes import PATIENCE_S, PROGRAM, ROOT, reachable_directory, wait_until
 
 README = (ROOT / "README.md").read_text("utf-8")
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "nightly" / "README.md")
@@ -34,6 +34,8 @@ COMMANDS = sorted(
 )
 SHOWN_PORT = "8085"
 SERVE = "./bin/loadgen embedded serve"
+# Of runs beside the one that is shown, on a warehouse of their own.
+SHORT = ("target.warehouse=SHORT_WH", "load.warmup=500ms", "load.duration=5s")
 # Which test runs a command, by the longest beginning that fits.
 OFFLINE, OWN_SERVER, RUN, SERVED, AFTER_RUNS, CONNECTED, HELP, WRITES = range(8)
 TRIED_BY = {
@@ -151,27 +153,45 @@ def set_latency(address: str, ms: int) -> None:
             continue
 
 
+def start_run(path: Path, *options: str) -> subprocess.Popen[str]:
+    """The run of the README, in this folder."""
+    (command,) = commands(RUN)
+    words = [word.replace("examples/", f"{ROOT}/examples/") for word in words_of(command, SHOWN_PORT)]
+    return subprocess.Popen(
+        [*words, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(path),
+        cwd=path,
+        start_new_session=True,  # else it shares the processor's time with the tests of this session
+    )
+
+
+def check_run(run: subprocess.Popen[str], path: Path) -> None:
+    out, errors = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 0, out + errors
+    (report,) = re.findall(r"^report: (.*/report\.html)$", out, re.MULTILINE)
+    assert (path / report).is_file()
+
+
 @pytest.fixture(scope="module")
 def after_runs() -> Iterator[Path]:
-    """A folder with two runs of the README, and a server that stores them. The first is made slower than any machine
-    makes the second, so that a comparison has one verdict."""
+    """A folder with three runs of the README, and a server that stores them: one as it is shown, and beside it two
+    short ones that are compared. The first of these is made slower than any machine makes the second, so that the
+    comparison has one verdict."""
+    short = [word for text in SHORT for word in ("--set", text)]
     with reachable_directory() as path, served(SERVE, path, SHOWN_PORT) as address:
-        (command,) = commands(RUN)
-        words = [word.replace("examples/", f"{ROOT}/examples/") for word in words_of(command, SHOWN_PORT)]
-        for slower_ms in (300, 0):
-            set_latency(address, slower_ms)
-            done = subprocess.run(
-                words,
-                capture_output=True,
-                text=True,
-                env=environment(path),
-                cwd=path,
-                timeout=PATIENCE_S,
-                start_new_session=True,  # else it shares the processor's time with the tests of this session
-            )
-            assert done.returncode == 0, done.stdout + done.stderr
-            (report,) = re.findall(r"^report: (.*/report\.html)$", done.stdout, re.MULTILINE)
-            assert (path / report).is_file()
+        set_latency(address, 300)
+        shown = start_run(path)
+        try:
+            wait_until(lambda: any(path.glob("runs/*")), "its tables are made", unless=shown.poll)
+            for slower_ms in (300, 0):
+                set_latency(address, slower_ms)
+                check_run(start_run(path, *short), path)
+            check_run(shown, path)
+        finally:
+            shown.kill()
         yield path
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.process.served import Server, Wire, serving
+from tests.process.served import Server, Wire, copied_data, serving
 from tests.processes import PATIENCE_S, reachable_directory, wait_until
 
 LOGIN, QUERY = "/session/v1/login-request", "/queries/v1/query-request"
@@ -24,7 +24,7 @@ SELECT = {"sqlText": "SELECT 1"}
 @pytest.fixture(scope="module")
 def target() -> Iterator[Server]:
     """One server for all bad requests: each must leave it whole for the next."""
-    with reachable_directory() as path, serving(path / "data") as server:
+    with reachable_directory() as path, serving(copied_data(path / "data")) as server:
         yield server
 
 

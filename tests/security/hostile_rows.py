@@ -182,10 +182,14 @@ def plant(plane: ControlPlane, table: str, **columns: Any) -> bool:
 
 
 def plant_all(plane: ControlPlane, table: str) -> int:
-    """Every hostile value in every column, one at a time. How many rows the table took."""
-    planted, row = 0, TABLES[table]
+    """Every hostile value in every column, one at a time, but those that the table itself refuses. How many rows."""
+    rows, row = [], TABLES[table]
+    described = {name: rest for name, *rest in plane.rows(DESCRIBED, plane.place.schema, table)}
     for column, usual in row.items():
+        _, nullable, length = described[column]
         for value in hostile_values(column, usual):
+            if (value is None and nullable == "NO") or (length is not None and len(str(value or "")) > length):
+                continue
             number = next(numbers)
             own: dict[str, Any] = {name: f"h{number}" for name in row if name in KEYS and name != "RUN_ID"}
             if table == "RUN_STATUS":
@@ -194,8 +198,15 @@ def plant_all(plane: ControlPlane, table: str) -> int:
                 own["NAME"] = f"h{number}"
             if table in ("RUN_ATTEMPTS", "RUN_ATTEMPT_ENDS", "RUN_LEASES"):
                 own = {"EPOCH": number}
-            planted += plant(plane, table, **(own | {column: value}))
-    return planted
+            rows.append([None if one is None else str(one) for one in (row | own | {column: value}).values()])
+    kinds = [described[column][0] for column in row]
+    chosen = ", ".join(
+        f"CAST(VALUE[{place}]::VARCHAR AS VARIANT)" if kind == "VARIANT" else _cast(kind, place)
+        for place, kind in enumerate(kinds)
+    )
+    sql = f"INSERT INTO {table} ({', '.join(row)}) SELECT {chosen} FROM TABLE(FLATTEN(INPUT => PARSE_JSON(?)))"
+    assert plane.change(sql, json.dumps(rows)) == len(rows)
+    return len(rows)
 
 
 # --- tables of runs --------------------------------------------------------------------------------------------------

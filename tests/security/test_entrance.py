@@ -26,7 +26,7 @@ from loadgen.errors import EmbeddedServerError
 from loadgen.log import Secret
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE, find_profile
 from tests.embedded_server import EmbeddedServer
-from tests.process.served import Refused, Server, Wire, serving
+from tests.process.served import Refused, Server, Wire, copied_data, serving
 from tests.processes import PATIENCE_S, reachable_directory, wait_until
 
 LOGIN, QUERY = "/session/v1/login-request", "/queries/v1/query-request"
@@ -36,7 +36,7 @@ WHO = {"LOGIN_NAME": "A", "PASSWORD": "any"}
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Server]:
     """A server that checks its password."""
-    with reachable_directory() as path, serving(path / "data", "--auth") as server:
+    with reachable_directory() as path, serving(copied_data(path / "data"), "--auth") as server:
         server.read_password(server.data_dir)
         yield server
 

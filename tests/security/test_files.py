@@ -134,13 +134,13 @@ def test_a_report_that_was_published_stays_published(tmp_path: Path) -> None:
     assert (mode_of(page), page.read_text()) == (0o644, "of today")
 
 
-@pytest.mark.parametrize("name", [".report.html.tmp", "report.html"])
+@pytest.mark.parametrize("name", [".report.html.{pid}.tmp", "report.html"])
 def test_a_link_in_place_of_a_report_is_not_written_through(tmp_path: Path, name: str) -> None:
     victim = tmp_path / "victim"
     victim.write_text("as it was")
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / name).symlink_to(victim)
+    (folder / name.format(pid=os.getpid())).symlink_to(victim)
 
     write_file(folder / "report.html", "a report")
 

@@ -24,6 +24,7 @@ from loadgen.model.nightly import FireOutcome, Overlap, ScheduleFire
 from loadgen.report.exports import RENDERERS
 from loadgen.results.comparisons import read_experiment_result
 from loadgen.workload.pools import Pool
+from tests.command_line import Ask
 from tests.contract.queue_builders import Queue
 from tests.contract.test_experiments import CONFIG, measurement
 from tests.contract.test_report import finished_run
@@ -115,7 +116,7 @@ class Tables:
         schedule_id = schedules.add(plane.session, retries(), made)
         fire = ScheduleFire(at=datetime(2026, 11, 20, 2, tzinfo=UTC), outcome=FireOutcome.MISSED)
         schedules.record_fire(plane.session, retries(), schedule_id, fire)
-        schedules.complain(plane.session, retries(), schedule_id, "the queue is full")
+        schedules.store_failure(plane.session, retries(), schedule_id, "the queue is full")
         self.experiment = self._experiment()
         result = read_experiment_result(plane.session, retries(), self.experiment)
         experiments.finish(plane.session, retries(), self.experiment, 1, result | {"verdict": "decided"})
@@ -176,31 +177,20 @@ def tables(plane: ControlPlane) -> Tables:
     return Tables(plane)
 
 
-Ask = Callable[[str], tuple[int, str, str]]
+Asked = Callable[[str], tuple[int, str, str]]  # the command with placeholders
 
 
 @pytest.fixture
-def ask(tables: Tables, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """The exit code of a command, and what it printed."""
-    for key, value in tables.plane.environ.items():
-        monkeypatch.setenv(key, value)
-
-    def run(words: str) -> tuple[int, str, str]:
-        arguments = words.format(
-            queue_id=tables.queue_id, schedule=tables.schedule, experiment=tables.experiment
-        ).split()
-        code = main([*arguments, "-c", "embedded", "--database", tables.plane.place.database])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+def asked(ask: Ask, tables: Tables) -> Asked:
+    names = {"queue_id": tables.queue_id, "schedule": tables.schedule, "experiment": tables.experiment}
+    return lambda words: ask(*words.format(**names).split())
 
 
-def test_every_table_has_its_reading_commands_and_each_works(tables: Tables, ask: Ask) -> None:
+def test_every_table_has_its_reading_commands_and_each_works(tables: Tables, asked: Asked) -> None:
     assert sorted(COMMANDS) == tables.names()
     for words in dict.fromkeys(words for group in COMMANDS.values() for words in group):
         refused = 2 if words.startswith("compare") else 0  # the newer run has no result
-        assert ask(words)[0] == refused, words
+        assert asked(words)[0] == refused, words
 
 
 def output_of(words: str) -> str:
@@ -216,10 +206,12 @@ OUTPUTS = [
 
 
 @pytest.mark.parametrize(("table", "output"), OUTPUTS)
-def test_planted_text_of_a_table_is_shown_and_does_nothing(tables: Tables, ask: Ask, table: str, output: str) -> None:
+def test_planted_text_of_a_table_is_shown_and_does_nothing(
+    tables: Tables, asked: Asked, table: str, output: str
+) -> None:
     for column in tables.planted(table):
         for words in (words for words in COMMANDS[table] if output_of(words) == output):
-            code, out, err = ask(words)
+            code, out, err = asked(words)
             where = f"{words}, with {table}.{column} planted, {code}: {out}{err}"
 
             assert not UNSEEN.search(out + err), where

@@ -16,7 +16,7 @@ from loadgen.embedded import wire as protocol
 from loadgen.embedded.session import SESSIONS_MAX
 from loadgen.embedded.translate.planner import ARRAY_VALUES_MAX
 from tests.embedded_server import EmbeddedServer
-from tests.process.served import Refused, Wire, serving
+from tests.process.served import Refused, Wire, copied_data, serving
 from tests.processes import PATIENCE_S, reachable_directory, wait_until
 from tests.security.test_entrance import ask
 
@@ -199,7 +199,7 @@ def test_a_request_id_that_is_too_long_is_refused(server: EmbeddedServer):
 
 
 def test_sessions_that_are_never_used_do_not_keep_others_out():
-    with reachable_directory() as path, serving(path / "data") as server:
+    with reachable_directory() as path, serving(copied_data(path / "data")) as server:
         used = Wire(server, "used")
         assert used.answers()
         greedy, who = Wire(server, "greedy"), {"data": {"LOGIN_NAME": "greedy", "PASSWORD": "any"}}

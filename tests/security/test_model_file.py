@@ -19,7 +19,7 @@ from loadgen.embedded.admin import MODELS_FILE, WarehouseModels
 from loadgen.embedded.event_loop import WakeupTimer
 from loadgen.embedded.warehouse import VirtualWarehouses, WarehouseModel
 from loadgen.errors import EmbeddedServerError
-from tests.process.served import refused, serving
+from tests.process.served import copied_data, refused, serving
 from tests.processes import reachable_directory
 
 NAME = "KEPT_WH"
@@ -53,7 +53,7 @@ def write(folder: Path, content: Any, mode: int = 0o600) -> Path:
 
 def test_models_survive_a_restart_with_their_processes_in_a_file_for_the_owner_alone() -> None:
     with reachable_directory() as path:
-        with serving(path / "data") as server:
+        with serving(copied_data(path / "data")) as server:
             body = MODEL | {"name": NAME, "pid": os.getpid()}
             before = server.ask("/__loadgen/warehouses", method="POST", body=body)
             mode = stat.S_IMODE((path / "data" / MODELS_FILE).stat().st_mode)
@@ -130,7 +130,7 @@ def test_a_file_of_models_that_others_could_read_or_plant_is_refused(tmp_path: P
 
 def test_a_server_names_the_file_that_keeps_it_from_starting() -> None:
     with reachable_directory() as path:
-        with serving(path / "data"):
+        with serving(copied_data(path / "data")):
             pass
         file = write(path / "data", "nonsense")
 

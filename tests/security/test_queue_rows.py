@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from loadgen.cli.main import main
 from loadgen.control.session import RowUnreadable, parse_row
 from loadgen.control.tables import run_queue, run_status, schedules
 from loadgen.control.tables.pool_workers import PoolWorkerIdentity
@@ -25,12 +24,11 @@ from loadgen.model.nightly import Overlap, QueueStatus
 from orchestrator.nightly.queue import HostPermissions, PollPace, QueueMaintenance
 from orchestrator.nightly.runner import Runner, RunnerSettings
 from orchestrator.nightly.scheduler import fire_due_schedules
+from tests.command_line import Ask
 from tests.control_plane import ControlPlane, retries
 from tests.process.run_harness import MEASURES, run_harness
 from tests.processes import wait_until
 from tests.security.hostile_rows import DEEP, TABLES, numbers, plant, plant_all
-
-Ask = Callable[..., tuple[int, str, str]]
 
 LISTINGS = (
     ("queue", "list", "-n", "10000"),
@@ -56,16 +54,8 @@ def empty(plane: ControlPlane) -> ControlPlane:
 
 
 @pytest.fixture
-def ask(empty: ControlPlane, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
-    for key, value in empty.environ.items():
-        monkeypatch.setenv(key, value)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        code = main([*words, "-c", "embedded", "--database", empty.place.database])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+def ask(ask: Ask, empty: ControlPlane) -> Ask:
+    return ask
 
 
 # --- listings --------------------------------------------------------------------------------------------------------
@@ -310,8 +300,8 @@ def test_a_schedule_that_always_fails_neither_blocks_others_nor_fills_the_tick(e
     done = fire_due_schedules(empty.session, retries(), fires_max=100)
 
     assert {fired.schedule for fired in done.fired} == {"good"}
-    assert {(complaint.schedule, complaint.is_new) for complaint in done.complaints} >= {("bad", True)}
-    assert len(done.complaints) <= 2  # once for what was left, once for what is due
+    assert {(failure.schedule, failure.is_new) for failure in done.failures} >= {("bad", True)}
+    assert len(done.failures) <= 2  # once for what was left, once for what is due
     left = empty.rows("SELECT COUNT(*) FROM SCHEDULE_FIRES WHERE SCHEDULE_ID = ? AND OUTCOME = 'DUE'", good)
     assert left == [(0,)]
 

@@ -9,7 +9,6 @@ from datetime import timedelta
 
 import pytest
 
-from loadgen.cli.main import main
 from loadgen.control.tables import query_executions, run_status, schedules
 from loadgen.control.tables.query_executions import Execution
 from loadgen.control.tables.run_queue import QueueRequest
@@ -21,6 +20,7 @@ from loadgen.results.run_details import read_run_details
 from loadgen.results.stored_summary import read_summary
 from loadgen.scenario.frozen import freeze
 from loadgen.scenario.settings import TargetSettings
+from tests.command_line import Ask
 from tests.contract.test_report import finished_run
 from tests.control_plane import ControlPlane, retries
 from tests.security.hostile_rows import DESCRIBED, RESULT_TABLES, plant_copies
@@ -51,7 +51,7 @@ GOOD = {
 }
 JSON = ("runs", "status", "trend", "compare", "schedule")
 
-Ask = Callable[[str], tuple[int, str, str]]
+Asked = Callable[[str], tuple[int, str, str]]  # the command with placeholders
 
 
 class Kept:
@@ -111,27 +111,18 @@ def kept(plane: ControlPlane) -> Kept:
 
 
 @pytest.fixture
-def ask(kept: Kept, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ask:
-    for key, value in kept.plane.environ.items():
-        monkeypatch.setenv(key, value)
-
-    def run(words: str) -> tuple[int, str, str]:
-        arguments = words.format(a=kept.a, b=kept.b).split()
-        code = main([*arguments, "-c", "embedded", "--database", kept.plane.place.database])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+def asked(ask: Ask, kept: Kept) -> Asked:
+    return lambda words: ask(*words.format(a=kept.a, b=kept.b).split())
 
 
-def test_every_command_works_as_long_as_no_row_is_hostile(ask: Ask) -> None:
+def test_every_command_works_as_long_as_no_row_is_hostile(asked: Asked) -> None:
     for words in dict.fromkeys(words for group in COMMANDS.values() for words in group):
-        code, _, err = ask(words)
+        code, _, err = asked(words)
         assert (code, "left out" in err, "unreadable" in err) == (0, False, False), (words, err)
 
 
 @pytest.mark.parametrize("table", RESULT_TABLES)
-def test_no_value_of_any_column_is_a_bug_or_hides_the_good_rows(kept: Kept, ask: Ask, table: str) -> None:
+def test_no_value_of_any_column_is_a_bug_or_hides_the_good_rows(kept: Kept, asked: Asked, table: str) -> None:
     planted = plant_copies(kept.plane, table, f"KEPT_{table}", kept.a)
     assert len(planted) > 10
     if table == "TEST_RESULTS":
@@ -139,12 +130,12 @@ def test_no_value_of_any_column_is_a_bug_or_hides_the_good_rows(kept: Kept, ask:
     try:
         told = ""
         for words in COMMANDS[table]:
-            code, out, err = ask(words)
+            code, out, err = asked(words)
             told += out + err
             check(words, code, out, err)
             assert code != 0 or GOOD.get(words, kept.a) in out, (words, out[:2_000])
             if words.split()[0] in JSON:
-                json.loads(ask(f"{words} --format json")[1])
+                json.loads(asked(f"{words} --format json")[1])
     finally:
         kept.forget(table)
         kept.forget("RUN_STATUS")

@@ -19,7 +19,7 @@ from loadgen.embedded.sql_errors import SqlError
 from loadgen.embedded.translate import parser
 from loadgen.embedded.translate.planner import Planner
 from tests.embedded_server import EmbeddedServer
-from tests.process.served import Refused, Wire, serving
+from tests.process.served import Refused, Wire, copied_data, serving
 from tests.processes import reachable_directory, wait_until
 
 FEW_TOKENS = 9_000
@@ -207,7 +207,7 @@ def test_others_are_served_while_a_long_statement_is_planned_and_it_can_be_cance
 
 
 def test_sigterm_ends_the_server_while_a_long_statement_is_planned():
-    with reachable_directory() as path, serving(path / "data") as server:
+    with reachable_directory() as path, serving(copied_data(path / "data")) as server:
         wire = Wire(server)
         send(wire, HEAVY)
         wait_until(lambda: server.ask("/__loadgen/stats")["under_way"] > 0, "the statement under way")

@@ -15,14 +15,14 @@ from loadgen.embedded.backend_pool import KEPT_PERCENT_MAX
 from loadgen.embedded.http_server import BACKENDS_MAX
 from loadgen.embedded.session import CROWDED_TRANSACTION_S, IDLE_TRANSACTION_S, Transaction
 from tests.embedded_server import EmbeddedServer
-from tests.process.served import Wire, serving
+from tests.process.served import Wire, copied_data, serving
 from tests.processes import reachable_directory, wait_until
 
 MOST = BACKENDS_MAX * KEPT_PERCENT_MAX // 100
 
 
 def test_transactions_of_one_user_do_not_keep_others_from_executing_statements():
-    with reachable_directory() as path, serving(path / "data") as server:
+    with reachable_directory() as path, serving(copied_data(path / "data")) as server:
         holders = [Wire(server, "holder") for _ in range(MOST)]
         for wire in holders:
             wire.sql("BEGIN")
@@ -43,7 +43,7 @@ def test_transactions_of_one_user_do_not_keep_others_from_executing_statements()
 
 def test_statements_that_wait_for_one_lock_do_not_keep_others_from_executing_statements():
     statements = BACKENDS_MAX + 20
-    with reachable_directory() as path, serving(path / "data") as server:
+    with reachable_directory() as path, serving(copied_data(path / "data")) as server:
         holder, waiting, other = (Wire(server, user) for user in ("holder", "waiting", "other"))
         holder.sql("CREATE DATABASE LOCKS")
         holder.sql("CREATE HYBRID TABLE LOCKS.PUBLIC.LK (ID NUMBER PRIMARY KEY, V NUMBER)")

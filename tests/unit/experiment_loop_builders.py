@@ -19,7 +19,7 @@ from loadgen.rules.experiment import block_order, design_of
 from loadgen.rules.measurement import Measurement
 from loadgen.scenario.experiment import read_experiment
 from loadgen.scenario.model import Scenario
-from orchestrator.experiment.blocks import ArmRun, ExperimentActions, ExperimentLoop
+from orchestrator.experiment.job import ArmRun, ExperimentActions, ExperimentLoop
 from orchestrator.experiment.state import ExperimentState
 from tests.fake_clock import FakeClock
 from tests.unit.metrics_builders import MS, S, sample, worker

@@ -116,9 +116,9 @@ class Wire:
     def _schedules_settle_first(self, _: str, __: str) -> int:
         raise ControlFailed("there already", DUPLICATE)
 
-    _schedules_complain_first = _schedules_settle_first
+    _schedules_store_failure_first = _schedules_settle_first
 
-    def _schedules_complain(self, reason: str, schedule_id: str, _: str) -> int:
+    def _schedules_store_failure(self, reason: str, schedule_id: str, _: str) -> int:
         known, self.tables.schedules[schedule_id].reason = self.tables.schedules[schedule_id].reason, reason
         return int(known != reason)
 

@@ -17,9 +17,8 @@ import pytest
 
 import loadgen
 import loadgen.cli.main as program
-from loadgen.cli.commands import COMMAND_HINTS, COMMANDS, FIRST_STEPS, SECTIONS, CommandEntry
 from loadgen.cli.common import echo, print_lines, terminal_width
-from loadgen.cli.main import cli, main
+from loadgen.cli.main import COMMAND_HINTS, COMMANDS, FIRST_STEPS, SECTIONS, CommandEntry, cli, main
 from loadgen.errors import Busy, ConnectFailed
 from loadgen.report.run_text import TextLine, columns
 from tests.unit.test_tidy import dotted_name, imported, modules_in

@@ -295,6 +295,34 @@ def watched(
     return monitor.check(views, 10.0), monitor, progress
 
 
+@given(
+    check=st.sampled_from(["p95 < 50ms", "p50 <= 50ms", "s.p99 < 50ms", "avg < 50ms", "max < 50ms"]),
+    ms=st.floats(50.1, 90.0),
+    wakeup_ms=st.floats(0.0, 40.0),
+    lag_ms=st.floats(0.0, 40.0),
+)
+def test_a_response_time_of_an_open_loop_may_be_off_by_the_client_lag(
+    check: str, ms: float, wakeup_ms: float, lag_ms: float
+) -> None:
+    """As by late threads; a service time begins when the statement is sent."""
+    found = merged({"s": tally((ms,) * 100)})
+    lags = Histogram.of(np.full(50, round(lag_ms * NS_PER_MS), np.int64))
+    health = ClientHealth.of(replace(effect((wakeup_ms, 1_000)), sent_late=lags))
+
+    def is_open(text: str) -> bool:
+        thresholds = [Threshold(check=parse_threshold(text))]
+        checked = [check_threshold(thresholds[0].check, found)]
+        return bool(undecided(thresholds, checked, health, found, open_loop=True))
+
+    missed_ms, band_ms = ms - 50.0, 0.02 * (ms + 50.0)  # histograms are exact to 1 %
+    if missed_ms < max(wakeup_ms, lag_ms) - band_ms:
+        assert is_open(check)
+    if missed_ms > max(wakeup_ms, lag_ms) + band_ms:
+        assert not is_open(check)
+    if missed_ms > wakeup_ms + band_ms:
+        assert not is_open("service_p95 < 50ms")
+
+
 def test_a_rate_of_arrivals_does_not_depend_on_the_client() -> None:
     assert reasons("qps > 10.4", open_loop=True) == []
 

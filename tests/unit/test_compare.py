@@ -16,7 +16,9 @@ from loadgen.metrics.tally import Tally
 from loadgen.model.run import Phase
 from loadgen.report.compare import comparison_data, comparison_html, comparison_text
 from loadgen.results.comparisons import measured_seconds
-from loadgen.rules.bootstrap import (
+from loadgen.rules.comparability import ChangeLimits, Measure, parse_limits
+from loadgen.rules.comparison import ChangeVerdict, compare, judge
+from loadgen.rules.confidence_intervals import (
     ConfidenceInterval,
     SecondSeries,
     design_effect,
@@ -25,8 +27,6 @@ from loadgen.rules.bootstrap import (
     quantile_span,
     share_difference,
 )
-from loadgen.rules.comparability import ChangeLimits, Measure, parse_limits
-from loadgen.rules.comparison import ChangeVerdict, compare, judge
 from tests.unit.orchestrator_builders import tally, times, window
 from tests.unit.warehouse_runs import run_of, second_row
 

@@ -19,9 +19,9 @@ from loadgen.metrics.tally import Tally
 from loadgen.report import formatting
 from loadgen.report.compare import charts, comparison_data, comparison_html, comparison_text, interval, refusal_data
 from loadgen.report.run_text import verdict_lines
-from loadgen.rules.bootstrap import ConfidenceInterval
 from loadgen.rules.comparability import ChangeLimits, Measure, SettingDifference
 from loadgen.rules.comparison import ChangeVerdict, MetricChange, compare
+from loadgen.rules.confidence_intervals import ConfidenceInterval
 from tests.unit.orchestrator_builders import tally
 from tests.unit.warehouse_runs import run_of
 

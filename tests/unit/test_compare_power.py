@@ -9,9 +9,9 @@ from functools import cache
 
 import numpy as np
 
-from loadgen.rules.bootstrap import BootstrapReplicates
 from loadgen.rules.comparability import ChangeLimits, Measure
 from loadgen.rules.comparison import ChangeVerdict, MeasuredRun, compare
+from loadgen.rules.confidence_intervals import BootstrapReplicates
 from tests.unit.warehouse_runs import run_of
 
 PAIRS = 20

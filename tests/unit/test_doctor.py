@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.setup.installer import Prerequisites, SchemaState, migrations
-from loadgen.doctor import offline, online
+from loadgen.doctor import findings
 from loadgen.doctor.check_context import (
     DoctorSessions,
     DoctorTarget,
@@ -22,7 +22,6 @@ from loadgen.doctor.check_context import (
 )
 from loadgen.doctor.checks import BoundedExecutor, CheckedFinding, CheckTimeout, DoctorCheck, exit_code, run_checks
 from loadgen.errors import ConfigurationError
-from loadgen.rules.scenario_plan import plan
 from loadgen.scenario.read import LoadedScenario, parse_scenario
 from loadgen.snowflake.connect import ConnectionProbe
 from loadgen.snowflake.ident import Identifier
@@ -58,9 +57,9 @@ def environ(tmp_path):
 
 
 def test_cores_are_counted_against_the_connections():
-    assert offline.processor(2, None).level is FindingLevel.OK
-    assert offline.processor(2, 50).level is FindingLevel.OK
-    few = offline.processor(2, 51)
+    assert findings.processor(2, None).level is FindingLevel.OK
+    assert findings.processor(2, 50).level is FindingLevel.OK
+    few = findings.processor(2, 51)
     assert few.level is FindingLevel.WARNING
     assert "3 cores" in str(few.remedy)
 
@@ -70,7 +69,7 @@ def test_cores_are_counted_against_the_connections():
     [(499, 1, None, "warning"), (500, 1, None, "ok"), (263, 2, 64, "failed"), (600, 2, 64, "ok")],
 )
 def test_memory_is_counted_against_the_workers(free_mb, workers, connections, mark):
-    assert offline.memory(free_mb, workers, connections).level == mark
+    assert findings.memory(free_mb, workers, connections).level == mark
 
 
 @pytest.mark.parametrize(
@@ -78,17 +77,17 @@ def test_memory_is_counted_against_the_workers(free_mb, workers, connections, ma
     [(256, None, "warning"), (1024, None, "ok"), (256, 96, "ok"), (256, 97, "failed"), (-1, 5000, "ok")],
 )
 def test_open_files_are_counted_against_the_connections_of_a_worker(limit, connections, mark):
-    assert offline.open_files(limit, connections).level == mark
+    assert findings.open_files(limit, connections).level == mark
 
 
 def test_a_clock_of_1970_is_reported():
-    assert offline.wall_clock(datetime(1970, 1, 1, tzinfo=UTC)).level is FindingLevel.FAILED
-    assert offline.wall_clock(NOON).level is FindingLevel.OK
+    assert findings.wall_clock(datetime(1970, 1, 1, tzinfo=UTC)).level is FindingLevel.FAILED
+    assert findings.wall_clock(NOON).level is FindingLevel.OK
 
 
 def test_the_check_of_this_machine_prints_its_resources():
-    assert offline.free_mb() > 0
-    assert offline.versions().message.startswith("Python 3.")
+    assert findings.free_mb() > 0
+    assert findings.versions().message.startswith("Python 3.")
 
 
 # --- configuration ---------------------------------------------------------------------------------------------------
@@ -97,7 +96,7 @@ def test_the_check_of_this_machine_prints_its_resources():
 def test_every_field_is_shown_with_its_origin_and_no_secret(environ):
     environ["SNOWFLAKE_CONNECTIONS_PROD_ROLE"] = "RUNNER"
 
-    (found,) = offline.connection(find_profile("prod", environ=environ))
+    (found,) = findings.connection(find_profile("prod", environ=environ))
 
     origin = f"{environ['HOME']}/.snowflake/connections.toml [prod]"
     assert [line.split(maxsplit=2) for line in found.details] == [
@@ -113,7 +112,7 @@ def test_every_field_is_shown_with_its_origin_and_no_secret(environ):
 def test_warnings_of_the_connection_are_findings(environ):
     environ |= {"SNOWFLAKE_CONNECTIONS_PROD_LOGIN_TIMEOUT": "5", "SNOWFLAKE_CONNECTIONS_PROD_WARHOUSE": "x"}
 
-    _, misspelt, unused = offline.connection(find_profile("prod", environ=environ))
+    _, misspelt, unused = findings.connection(find_profile("prod", environ=environ))
 
     assert (misspelt.level, unused.level) == (FindingLevel.WARNING, FindingLevel.WARNING)
     assert "did you mean warehouse?" in misspelt.message
@@ -125,7 +124,7 @@ def test_a_control_plane_on_the_warehouse_of_the_target_is_reported(environ):
         loaded = scenario(more)
         place = ControlPlaneLocation.of_scenario(loaded.scenario)
         subject = DoctorTarget(connection="prod", place=place, loaded=loaded, environ=environ)
-        return offline.scenario(subject)[-1]
+        return findings.scenario(subject)[-1]
 
     assert found("").level is FindingLevel.OK
     assert (
@@ -138,13 +137,13 @@ def test_a_control_plane_on_the_warehouse_of_the_target_is_reported(environ):
 
 
 def test_a_long_round_trip_is_reported():
-    assert online.round_trip(probe_of(round_trips_ms=(20.0, 49.0, 90.0))).level is FindingLevel.OK
-    assert online.round_trip(probe_of(round_trips_ms=(20.0, 51.0, 90.0))).level is FindingLevel.WARNING
+    assert findings.round_trip(probe_of(round_trips_ms=(20.0, 49.0, 90.0))).level is FindingLevel.OK
+    assert findings.round_trip(probe_of(round_trips_ms=(20.0, 51.0, 90.0))).level is FindingLevel.WARNING
 
 
 @pytest.mark.parametrize("role", ["ACCOUNTADMIN", "SECURITYADMIN", "ORGADMIN"])
 def test_administrators_are_warned(environ, role):
-    found = online.role(probe_of(role=role), find_profile("prod", environ=environ))
+    found = findings.role(probe_of(role=role), find_profile("prod", environ=environ))
 
     assert found.level is FindingLevel.WARNING
     assert "loadgen grants" in str(found.remedy)
@@ -153,8 +152,8 @@ def test_administrators_are_warned(environ, role):
 def test_other_roles_and_the_embedded_server_s_only_one_are_fine(environ):
     embedded = find_profile("embedded", environ={"LOADGEN_EMBEDDED_ADDRESS": "127.0.0.1:1"})
 
-    assert online.role(probe_of(role="LOADGEN_RUN"), find_profile("prod", environ=environ)).level is FindingLevel.OK
-    assert online.role(probe_of(role="ACCOUNTADMIN"), embedded).level is FindingLevel.OK
+    assert findings.role(probe_of(role="LOADGEN_RUN"), find_profile("prod", environ=environ)).level is FindingLevel.OK
+    assert findings.role(probe_of(role="ACCOUNTADMIN"), embedded).level is FindingLevel.OK
 
 
 @pytest.mark.parametrize(
@@ -170,7 +169,7 @@ def test_other_roles_and_the_embedded_server_s_only_one_are_fine(environ):
     ],
 )
 def test_regions_without_hybrid_tables_are_known(region, here, mark):
-    found = online.hybrid_tables(region, is_embedded=False, hybrid_here=here)
+    found = findings.hybrid_tables(region, is_embedded=False, hybrid_here=here)
 
     assert found.level == mark
     assert mark == "ok" or "control: {connection: embedded}" in str(found.remedy)
@@ -178,11 +177,11 @@ def test_regions_without_hybrid_tables_are_known(region, here, mark):
 
 def test_the_clock_offset_is_that_of_the_quickest_reading():
     readings = [
-        online.ClockReading(before=NOON, server=NOON + timedelta(seconds=9.9), trip_s=3.0),
-        online.ClockReading(before=NOON, server=NOON + timedelta(seconds=5.1), trip_s=0.2),
+        findings.ClockReading(before=NOON, server=NOON + timedelta(seconds=9.9), trip_s=3.0),
+        findings.ClockReading(before=NOON, server=NOON + timedelta(seconds=5.1), trip_s=0.2),
     ]
 
-    found = online.offset(readings)
+    found = findings.offset(readings)
 
     assert found.seconds == pytest.approx(5.0)
     assert found.error_s == pytest.approx(0.1)
@@ -190,7 +189,7 @@ def test_the_clock_offset_is_that_of_the_quickest_reading():
 
 @pytest.mark.parametrize(("seconds", "error_s", "mark"), [(1.9, 0.0, "ok"), (-600, 0.1, "warning"), (5, 4, "ok")])
 def test_an_offset_is_printed_only_as_precisely_as_it_is_known(seconds, error_s, mark):
-    assert online.clock_offset(online.ClockOffset(seconds=seconds, error_s=error_s)).level == mark
+    assert findings.clock_offset(findings.ClockOffset(seconds=seconds, error_s=error_s)).level == mark
 
 
 # --- the control plane -----------------------------------------------------------------------------------------------
@@ -198,13 +197,15 @@ def test_an_offset_is_printed_only_as_precisely_as_it_is_known(seconds, error_s,
 
 def test_what_is_not_there_is_named():
     place = ControlPlaneLocation()
-    found = online.prerequisites(Prerequisites(warehouse=False, database=True, schema=False), place, is_embedded=False)
+    found = findings.prerequisites(
+        Prerequisites(warehouse=False, database=True, schema=False), place, is_embedded=False
+    )
 
     assert found.level is FindingLevel.FAILED
     assert found.message.endswith('warehouse "LOADGEN_CONTROL_WH", schema "LOADGEN"."CONTROL"')
     there = Prerequisites(warehouse=True, database=True, schema=True)
-    assert online.prerequisites(there, place, is_embedded=True).details == ()
-    fine = online.prerequisites(there, place, is_embedded=False)
+    assert findings.prerequisites(there, place, is_embedded=True).details == ()
+    fine = findings.prerequisites(there, place, is_embedded=False)
     assert fine.level is FindingLevel.OK
     assert fine.details == ("an idle `loadgen pool run` starts the warehouse every 10m: about 2.4 credits a day",)
 
@@ -213,10 +214,10 @@ def test_tables_that_are_missing_stop_a_run_on_an_account():
     none = SchemaState(schema_exists=True, applied=())
     all_there = SchemaState(schema_exists=True, applied=tuple(migration.version for migration in migrations()))
 
-    assert online.tables(none, is_embedded=False).level is FindingLevel.FAILED
-    assert online.tables(none, is_embedded=True).level is FindingLevel.WARNING
-    assert online.tables(all_there, is_embedded=False).level is FindingLevel.OK
-    assert (online.hybrid_count(none), online.hybrid_count(all_there)) == (0, 19)
+    assert findings.tables(none, is_embedded=False).level is FindingLevel.FAILED
+    assert findings.tables(none, is_embedded=True).level is FindingLevel.WARNING
+    assert findings.tables(all_there, is_embedded=False).level is FindingLevel.OK
+    assert (findings.hybrid_count(none), findings.hybrid_count(all_there)) == (0, 19)
 
 
 # --- the warehouse ---------------------------------------------------------------------------------------------------
@@ -231,7 +232,7 @@ ROW = {
 def marks(row: dict[str, object], **more) -> list[str]:
     found = WarehouseDescription.from_row({**ROW, **row}, 8)
     options = {"is_embedded": False, "connections": 8, **more}
-    return [str(each.level) for each in online.judge(found, **options)]
+    return [str(each.level) for each in findings.judge(found, **options)]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +257,7 @@ def test_the_embedded_server_s_defaults_are_no_concern():
 
 
 def test_the_warehouse_is_described():
-    (found,) = online.judge(WarehouseDescription.from_row(ROW, 8), is_embedded=False, connections=17)
+    (found,) = findings.judge(WarehouseDescription.from_row(ROW, 8), is_embedded=False, connections=17)
 
     assert found.message == '"BENCH_WH": Medium, generation 2, 2 clusters, suspends after 60 s, started'
     assert found.details == (
@@ -279,43 +280,11 @@ def test_only_harmless_names_become_part_of_a_literal(name, sql):
     assert f"SHOW WAREHOUSES{Identifier(name).like}" == sql
 
 
-def test_the_cost_counts_every_cluster_for_as_long_as_the_run_can_last():
-    planned = plan(scenario("load: {warmup: 0s, duration: 58m}\ntiming: {drain: 2m}\n"), cores=2).cost
-    found = WarehouseDescription.from_row(ROW, 8)
-
-    told = online.cost(planned, found, None)
-
-    assert told.level is FindingLevel.OK
-    assert told.message.startswith(
-        "at most 12.15 credits: 10.80 for Medium, 2 clusters, and 1.35 for the control warehouse"
-    )
-    assert told.details[0].startswith("at the rate of generation 2.")
-    assert online.cost(planned, found, 12.1).level is FindingLevel.WARNING
-    assert "X-Small 1.35, Small 2.70" in online.cost(planned, None, None).message
-    assert online.cost(None, None, None).message.startswith("none")
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"generation": None}, "at most 9.35 credits: 8.00 for Medium"),
-        ({"type": "SNOWPARK-OPTIMIZED", "generation": None}, "at most 13.35 credits: 12.00 for Medium"),
-        ({"type": "ADAPTIVE", "size": None}, "at most, in credits by size: "),
-    ],
-)
-def test_the_cost_is_that_of_the_kind_of_the_warehouse(row, message):
-    planned = plan(scenario("load: {warmup: 0s, duration: 58m}\ntiming: {drain: 2m}\n"), cores=2).cost
-
-    told = online.cost(planned, WarehouseDescription.from_row({**ROW, **row}, 8), None)
-
-    assert told.message.startswith(message)
-
-
 # --- how checks are run ----------------------------------------------------------------------------------------------
 
 
-def check(name: str, look, *needs: str, **more) -> DoctorCheck:
-    return DoctorCheck(section="s", name=name, look=lambda _: look(), needs=needs, **more)
+def check(name: str, run, *needs: str, **more) -> DoctorCheck:
+    return DoctorCheck(section="s", name=name, run=lambda _: run(), needs=needs, **more)
 
 
 def new_lane() -> BoundedExecutor[DoctorSessions]:
@@ -403,14 +372,14 @@ def test_an_own_timeout_of_a_look_is_no_time_out_of_the_lane():
 
 
 @pytest.mark.parametrize(
-    ("findings", "code"),
+    ("found", "code"),
     [
         ([(ok("x"), 3), (warning("x", "y"), 2)], 0),
         ([(failed("x", "y"), 3)], 3),
         ([(failed("x", "y"), 3), (failed("x", "y"), 2)], 2),
     ],
 )
-def test_the_exit_code_is_2_for_a_configuration_3_for_the_rest_0_without_failures(findings, code):
-    examined = [CheckedFinding(check=check("a", list, exit_code=own), finding=finding) for finding, own in findings]
+def test_the_exit_code_is_2_for_a_configuration_3_for_the_rest_0_without_failures(found, code):
+    examined = [CheckedFinding(check=check("a", list, exit_code=own), finding=finding) for finding, own in found]
 
     assert exit_code(examined) == code

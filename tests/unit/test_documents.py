@@ -12,7 +12,9 @@ import pytest
 
 from loadgen.scenario.read import read_scenario
 from tests import scenario_reference
+from tests.report_picture import WORDS
 from tests.scenario_schema import scenario_schema
+from tests.unit.report_builders import page, record
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -20,6 +22,7 @@ DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("examples/**/*.md"), *ROOT.glob("schemas/**/*.md")]
 )
 README_LINES_MAX = 250
+HOW_TO_DRAW = "run a scenario, then: .venv/bin/python -m tests.report_picture runs/<run id>/report.html"
 # Signs of a sentence to rewrite.
 UNWANTED = re.compile(r"\b(whoever|somebody|(?<![`'\"])nobody|so many|of its own|of their own)\b", re.IGNORECASE)
 
@@ -61,6 +64,16 @@ def test_the_reference_has_every_key_and_generator():
     text = scenario_reference.reference()
 
     assert {name for name in names if f"`{name}`" not in text and f".{name}`" not in text} == set()
+
+
+def test_the_picture_of_a_report_shows_the_words_of_the_report():
+    shown = [tuple(line.split(": ", 1)) for line in WORDS.read_text("utf-8").splitlines()]
+    written = [(tag, text.strip()) for tag, text in page(record()).texts if text.strip()]
+
+    assert [one for one in shown if one not in written] == [], HOW_TO_DRAW
+    headings = [text for tag, text in shown if tag == "h2"]
+    assert len(headings) >= 4
+    assert headings == [text for tag, text in written if tag == "h2"][: len(headings)], HOW_TO_DRAW
 
 
 def test_the_readme_is_short():

@@ -217,7 +217,7 @@ def test_only_the_last_texts_are_kept_and_released_before_their_connection(curso
 
 def test_a_statement_that_ends_after_its_connection_was_closed_is_released() -> None:
     released: list[str] = []
-    statements = driver_patches.Statements(lambda *, stmt_handle: released.append(stmt_handle))
+    statements = driver_patches.StatementReuse(lambda *, stmt_handle: released.append(stmt_handle))
     statements.keep("SELECT 1", "", "first")
     assert statements.take("SELECT 1", "") == "first"
     assert statements.take("SELECT 1", "") is None  # of another thread, which makes one for itself
@@ -238,7 +238,7 @@ def test_a_statement_that_cannot_be_released_keeps_no_connection_open() -> None:
         asked.append(stmt_handle)
         raise ValueError(stmt_handle)
 
-    statements = driver_patches.Statements(refuse)
+    statements = driver_patches.StatementReuse(refuse)
     for handle in ("first", "second"):
         statements.keep(f"SELECT {handle}", "", handle)
     statements.close()

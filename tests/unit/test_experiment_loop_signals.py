@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import ConnectFailed, LoadgenError, RunFailed
-from orchestrator.experiment.blocks import ArmRun
-from orchestrator.experiment.job import stoppable
+from orchestrator.experiment.job import ArmRun, stoppable
 from tests.unit.experiment_loop_builders import LoopHarness, raising
 
 

@@ -15,7 +15,7 @@ from loadgen.embedded.warehouse import WarehouseMeter
 from loadgen.model.experiment import Decision, ExperimentEnding
 from loadgen.model.warehouse import Cloud, WarehouseKind, shown_row, size_name, snowflake_rates
 from loadgen.results.run_record import resumed_s
-from loadgen.rules.confidence import is_mostly
+from loadgen.rules.confidence_intervals import is_mostly
 from loadgen.rules.experiment import compare_arms, next_step
 from loadgen.rules.price import WarehouseSample, billed_credits, credits_between, price_inside
 from tests.unit.test_experiment_rules import HOUR, NO_LIMIT, P95, PRICE, RATES, blocks_of, design, progress

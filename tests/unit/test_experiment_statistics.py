@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from loadgen.model.experiment import Decision, ExperimentMetric
-from loadgen.rules.confidence import (
+from loadgen.rules.confidence_intervals import (
     ABOVE,
     BELOW,
     LAST_PART,

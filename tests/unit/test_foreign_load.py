@@ -6,8 +6,11 @@ import json
 from datetime import datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loadgen.control.tables.run_measurements import StepRecord, WarehousePoll
+from loadgen.metrics.connections import LoginCounts, ReconnectReason
 from loadgen.model.run import WorkerStatus
 from loadgen.results.run_snapshot import WorkerHealth
 from loadgen.snowflake.profile_lookup import find_profile
@@ -19,8 +22,10 @@ from orchestrator.run_environment import (
     foreign_statements,
     foreign_use,
     judge_foreign_load,
+    lost_connections,
     own_load_of_steps,
     unobserved_load,
+    workers_started_twice,
 )
 from tests.control_plane import result_row
 from tests.unit.orchestrator_builders import view
@@ -69,6 +74,17 @@ def step(number: int, target: int, begin_s: float, end_s: float) -> StepRecord:
 )
 def test_two_polls_in_a_row_with_more_than_the_run_can_have_are_foreign_load(seen, told):
     assert foreign_statements("WH", polls(*seen), OWN) == told
+
+
+@given(st.dictionaries(st.sampled_from(ReconnectReason), st.integers(0, 10**6)))
+def test_planned_reconnects_raise_no_limit_of_foreign_load(reopened: dict[ReconnectReason, int]) -> None:
+    """One that is replaced as planned has no statement under way; that of a lost one may still execute."""
+    shown = LoginCounts(reopened=reopened).counts()["reopened"]
+
+    lost = lost_connections(shown)
+
+    assert lost == sum(reopened.get(reason, 0) for reason in (ReconnectReason.SESSION_LOST, ReconnectReason.ERROR))
+    assert lost == LoginCounts(reopened=reopened).lost
 
 
 def test_a_search_is_held_against_its_highest_level_so_far():
@@ -154,6 +170,18 @@ def test_rows_that_workers_dropped_are_reported_by_worker_and_kind():
         "worker-1 dropped 7 lines of its log, while the control plane did not accept them",
         "worker-1 dropped 194 rows of its query log, which could not be written (such as on a full disk)",
     ]
+
+
+def test_a_leader_that_took_over_knows_replaced_workers_by_their_rows() -> None:
+    rows = [
+        result_row("r", test_id=f"t{number}", worker_id=worker_id)
+        for number, worker_id in enumerate([None, "worker-0", "worker-1", "worker-0"])
+    ]
+
+    assert workers_started_twice(rows) == [
+        "worker-0 was replaced: 2 processes have begun with its id, some before the run was taken over"
+    ]
+    assert workers_started_twice(rows[:3]) == []
 
 
 def use(own: int, own_ms: float, others_ms: float) -> WarehouseUse:

@@ -147,7 +147,7 @@ def _schedule(now: datetime) -> tuple[Any, ...]:
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
-    monkeypatch.setattr(runner, "IDLE_LOOK_S", PING_S)  # a quarter of the steps; its input comes with pings
+    monkeypatch.setattr(runner, "IDLE_CHECK_S", PING_S)  # a quarter of the steps; its input comes with pings
     return Pool()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.spawn.kubernetes_job import (
     IndexStatus,
-    Why,
+    PodReason,
     index_statuses,
     indexes_of,
     read_job,
@@ -33,7 +33,7 @@ def pod(status: dict[str, Any], *, index: int = 1, name: str = "p1", deleted: bo
 
 
 def status_of(
-    *pods: dict[str, Any], job_status: dict[str, Any] | None = None, refused: Why | None = None
+    *pods: dict[str, Any], job_status: dict[str, Any] | None = None, refused: PodReason | None = None
 ) -> IndexStatus:
     """Of worker 1 of two."""
     body = {"metadata": {"uid": "u"}, "spec": {"completions": 2, "template": {}}, "status": job_status or {}}

@@ -60,7 +60,7 @@ def pending(folder: Path, seconds: float = 60.0, *, place: str = PLACE, idle_pol
         (SchedulerPass(schedules=1, next_s=59.5), 59.5),
         (SchedulerPass(schedules=1, next_s=7200.0, fired=(FIRED,)), UNCLAIMED_AFTER_S),
         (SchedulerPass(schedules=1, next_s=30.0, fired=(FIRED,)), 30.0),
-        (SchedulerPass(schedules=2, next_s=7200.0, complaints=(BROKEN,)), 600.0),
+        (SchedulerPass(schedules=2, next_s=7200.0, failures=(BROKEN,)), 600.0),
     ],
 )
 def test_the_next_poll_is_at_the_next_fire_and_after_the_idle_interval(folder, done, wait_s):
@@ -75,9 +75,7 @@ def test_the_next_poll_is_at_the_next_fire_and_after_the_idle_interval(folder, d
     "done",
     [
         SchedulerPass(schedules=1, next_s=7200.0, more=True),
-        SchedulerPass(
-            schedules=1, next_s=7200.0, complaints=(ScheduleFailure(schedule="a", reason="no", is_new=True),)
-        ),
+        SchedulerPass(schedules=1, next_s=7200.0, failures=(ScheduleFailure(schedule="a", reason="no", is_new=True),)),
     ],
     ids=["more runs are due", "a fire has just failed"],
 )

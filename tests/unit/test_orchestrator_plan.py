@@ -13,7 +13,15 @@ from loadgen.results.run_snapshot import WorkerHealth, WorkerSnapshot
 from loadgen.rules.plan import RunPlan, plan_run, planned_arrivals, planned_connection_ms
 from loadgen.scenario.model import ArrivalProcess, FindMaxSettings, Load, LoadMode, LoadStage
 from loadgen.scenario.settings import TimingSettings
-from orchestrator.event_publisher import LATENCY_MAX_S, Announcement, lead_ms, start_event, step_event
+from loadgen.snowflake.settings import CONTROL_STATEMENT_S
+from orchestrator.event_publisher import (
+    LATENCY_MAX_S,
+    START_LATENCY_MAX_S,
+    Announcement,
+    lead_ms,
+    start_event,
+    step_event,
+)
 from tests.unit.orchestrator_builders import view
 
 
@@ -202,6 +210,8 @@ def test_the_lead_covers_the_poll_and_the_latency_of_the_control_plane(
     timing = TimingSettings(announce_s=announce_s, status_poll_s=poll_s)
     assert lead_ms(timing, latency_s) == expected
     assert expected >= 1000 * (announce_s + poll_s + 2 * min(latency_s, LATENCY_MAX_S))
+    lead_s = lead_ms(timing, latency_s, START_LATENCY_MAX_S) / 1000
+    assert lead_s >= announce_s + poll_s + 4 * min(latency_s, CONTROL_STATEMENT_S), "START is moved, never cut"
 
 
 # --- what is to be delivered -----------------------------------------------------------------------------------------

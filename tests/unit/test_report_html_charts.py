@@ -102,8 +102,8 @@ def test_planned_load_ends_with_the_plan_or_with_stop(stopped_s: float, ends_s: 
     """Warm-up of 2 s, measurement of 10 s, and statements that end until 20 s."""
     stop = RunEvent(at_s=stopped_s, label="STOP", text="STOP", kind=EventKind.STOP)
     load = Load(mode=LoadMode.RATE, connections=8, workers=2, warmup_s=2.0, duration_s=10.0, rate_per_second=50.0)
-    for chart, css, mode in (("connections", "s3", {}), ("qps", "s4", {"scenario": scenario(load=load)})):
-        run = record(length=20, events=(stop,), **mode)
+    for chart, css, planned in (("connections", "s3", scenario()), ("qps", "s4", scenario(load=load))):
+        run = record(length=20, events=(stop,), scenario=planned)
         picture = drawing(run, chart)
         (path,) = [one for one in picture.iter("path") if one.get("class") == f"line {css}"]
         (at,) = [one for one in picture.iter("text") if one.text == "10 s"]

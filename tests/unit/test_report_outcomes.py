@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -27,14 +28,14 @@ def checked(text: str, measured: MergedWindows = WRONG) -> Checked:
     return check_threshold(parse_threshold(text), measured)
 
 
-def result(*found: Checked, measured: MergedWindows = WRONG) -> dict[str, object]:
+def result(*found: Checked, measured: MergedWindows = WRONG) -> dict[str, Any]:
     return summary(measured, ("look",), checked=found)
 
 
 @pytest.mark.parametrize("metric", TIMED)
 def test_a_time_is_undecided_if_every_statement_failed(metric: str) -> None:
     one = checked(f"{metric} < 1s")
-    (threshold,) = result(one)["thresholds"]  # type: ignore[misc, attr-defined]
+    (threshold,) = result(one)["thresholds"]
 
     assert formatting.outcome(threshold, result(one)) == "undecided"
     assert formatting.undecided(threshold, result(one)) == formatting.NONE_SUCCEEDED
@@ -42,7 +43,7 @@ def test_a_time_is_undecided_if_every_statement_failed(metric: str) -> None:
 
 @pytest.mark.parametrize("text", COUNTED.values())
 def test_what_counts_statements_is_missed_if_every_statement_failed(text: str) -> None:
-    (threshold,) = result(checked(text))["thresholds"]  # type: ignore[misc, attr-defined]
+    (threshold,) = result(checked(text))["thresholds"]
 
     assert formatting.outcome(threshold, result(checked(text))) == "missed"
 

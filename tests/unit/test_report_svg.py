@@ -175,6 +175,15 @@ def test_labels_of_marks_do_not_overlap_and_every_mark_has_a_title() -> None:
     assert titles == [f"told {mark.at}" for mark in marks]
 
 
+def test_the_label_of_the_last_mark_is_left_of_it_where_the_axis_has_labels_on_the_right() -> None:
+    marks = (ChartMarker(at=5.0, label="stage 1"), ChartMarker(at=9.9, label="STOP"))
+    frame = chart(marks=marks, both_sides=True)
+    (label,) = [text for text in ElementTree.fromstring(svg(frame)).iter("text") if text.text == "STOP"]
+
+    assert label.get("text-anchor") == "end"
+    assert float(label.get("x") or 0) < frame.px(9.9)
+
+
 def test_colour_is_not_the_only_difference_between_held_and_not() -> None:
     dots = (ChartDot(x=1.0, y=1.0, css="s3", label="held"), ChartDot(x=2.0, y=2.0, css="s2", label="not", cross=True))
     picture = drawn(lines=(), dots=dots, bands=(ChartBand(start=0.0, end=2.0, label="warm-up", css="warmup"),))

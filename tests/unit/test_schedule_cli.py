@@ -237,7 +237,7 @@ def test_the_output_of_a_tick():
     done = SchedulerPass(
         schedules=2,
         fired=(FireResult(schedule="nightly", at=NOW, outcome=FireOutcome.QUEUED, queue_id="orders-7f3a"),),
-        complaints=(ScheduleFailure(schedule="bad", reason="no", is_new=True),),
+        failures=(ScheduleFailure(schedule="bad", reason="no", is_new=True),),
         more=True,
     )
 

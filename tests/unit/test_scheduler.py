@@ -238,8 +238,8 @@ def test_an_invalid_schedule_is_reported_and_stops_no_other(bad):
 
     assert [fired.schedule for fired in done.fired] == ["name of a"]
     # A row that cannot be read at all is known by its id.
-    assert [complaint.schedule.removeprefix("name of ") for complaint in done.complaints] == ["0"]
-    assert bad.reason == done.complaints[0].reason
+    assert [failure.schedule.removeprefix("name of ") for failure in done.failures] == ["0"]
+    assert bad.reason == done.failures[0].reason
 
 
 def test_when_the_control_plane_is_away_no_schedule_is_blamed():
@@ -309,7 +309,7 @@ def test_a_statement_that_always_fails_for_one_schedule_keeps_no_other_from_firi
     done = fire_due_schedules(Slow(tables).session, retries())
 
     assert [fired.schedule for fired in done.fired] == ["name of a"]
-    assert [(one.schedule, one.reason) for one in done.complaints] == [("name of 0", "timeout")]
+    assert [(one.schedule, one.reason) for one in done.failures] == [("name of 0", "timeout")]
     assert tables.schedules["0"].reason is None
 
 

@@ -85,7 +85,7 @@ KINDS = {
     **dict.fromkeys((Mutation.BUSY, Mutation.QUEUE), Kind.FIND_MAX),
     **dict.fromkeys((Mutation.OVERLOAD, Mutation.LOGINS), Kind.RATE),
     Mutation.ABORT: Kind.ABORT,
-    Mutation.WARMTH: Kind.FLAT,
+    **dict.fromkeys((Mutation.WARMTH, Mutation.PENDING), Kind.FLAT),
 }
 # Seeds that have detected the mutation: the search begins with them. A change of the simulation may need other ones; a
 # search takes up to a minute.
@@ -104,6 +104,7 @@ SHOWN_BY = {
     Mutation.LOGINS: 203,
     Mutation.ABORT: 28,
     Mutation.WAITS: 347,
+    Mutation.PENDING: 855,
     Mutation.LIMITS: 21,
     Mutation.PLAN: 270,
     Mutation.STRICT: 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import pytest
 from loadgen.control.session import NamedQuery
 from loadgen.errors import ConnectFailed
 from loadgen.model.run import Phase, RunStatus, WorkerStatus
+from loadgen.scenario.model import OnWorkerLoss
+from loadgen.scenario.settings import TimingSettings
 from loadgen.snowflake.settings import CONTROL_MARGIN_S, CONTROL_STATEMENT_S
 from orchestrator.service import FinishedRun, OrchestratorService
 from tests.unit.simulation.histories import quiet
-from tests.unit.simulation.processes import SessionNetwork
-from tests.unit.simulation.scenarios import Kind
+from tests.unit.simulation.processes import SessionNetwork, WorkerProcess
+from tests.unit.simulation.scenarios import QUICK, Kind
 from tests.unit.simulation.tables import STATUS
+from tests.unit.simulation.truth import plan_zero_s
 from tests.unit.simulation.wires import RequestOutcome
 from tests.unit.simulation.world import World
 
@@ -26,6 +30,8 @@ __all__ = ["quiet"]
 pytestmark = pytest.mark.simulation
 
 CALM_LATENCY_S = 0.3  # the latency of a control statement
+VERY_SLOW_S = 5.0
+LATE_MAX_S = 2.0  # by which a worker knows the time of the plan then
 
 
 def test_a_run_whose_last_heartbeats_do_not_arrive_is_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +164,37 @@ def test_the_stored_result_has_the_enrichment(tmp_path: Path) -> None:
     history = world.run()
 
     assert history.summary["enrichment"]["status"] == "SKIPPED"
+
+
+@pytest.mark.parametrize("kind", [Kind.FLAT, Kind.STAGES, Kind.RATE])
+def test_a_start_on_a_very_slow_control_plane_is_moved_and_not_cut(kind: Kind, tmp_path: Path) -> None:
+    world = World(0, str(tmp_path), kind=kind, calm_latency_s=VERY_SLOW_S)
+    world.scenario = replace(world.scenario, timing=TimingSettings())
+
+    history = world.run()
+
+    zero_s = plan_zero_s(world.tables.events)
+    assert zero_s is not None
+    assert all(worker.joined_s is not None and worker.joined_s < zero_s + LATE_MAX_S for worker in world.workers)
+    reasons = history.summary["validity"]["reasons"]
+    assert all("away from the planned times" in reason for reason in reasons), reasons
+    assert history.status is RunStatus.COMPLETED
+
+
+def test_a_leader_that_takes_over_names_a_worker_that_was_replaced_before(tmp_path: Path) -> None:
+    world = World(1, str(tmp_path), kind=Kind.FLAT, calm_latency_s=CALM_LATENCY_S, workers=2)
+    world.elsewhere = True
+    load, timing = replace(world.scenario.load, warmup_s=0.0, duration_s=90.0), replace(QUICK, flush_s=2.0)
+    world.scenario = replace(world.scenario, load=load, timing=timing, on_worker_loss=OnWorkerLoss.CONTINUE)
+    started: list[WorkerProcess] = []
+    world.scheduler.at(20.0, lambda: world.workers[0].kill())
+    world.scheduler.at(36.0, lambda: started.append(world.start_worker(world.workers[0].order)))
+    world.scheduler.at(60.0, lambda: world.orchestrators[0].kill())
+
+    history = world.run()
+
+    assert (history.terms > 1, len(world.workers), world.seen["recovered"]) == (True, 3, 0)
+    assert any("worker-0 was replaced" in reason for reason in history.summary["validity"]["reasons"])
 
 
 def reject_logins(monkeypatch: pytest.MonkeyPatch, rejects: Callable[[str, str], bool]) -> None:

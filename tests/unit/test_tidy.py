@@ -20,7 +20,9 @@ FUNCTION_LINES_MAX = 60
 
 # --- layers ----------------------------------------------------------------------------------------------------------
 
-FLOOR_MODULES = ("errors", "clock", "units", "log", "identifiers", "process", "service_time", "threads", "values")
+FLOOR_MODULES = (
+    *("errors", "clock", "units", "log", "files", "identifiers", "process", "service_time", "threads", "values"),
+)
 FLOOR = {f"loadgen.{name}" for name in FLOOR_MODULES}
 # Each may import the floor and what stands before it.
 LAYERS = ["model", "scenario", "workload", "metrics", "rules", "snowflake", "control", "report", "results", "tui"]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from snowflake.connector.errors import ProgrammingError
 
 from loadgen.clock import monotonic_ns
@@ -271,3 +274,47 @@ def test_making_parameters_is_lag_of_the_client(time):
 
     ((_, lag_ns),) = client._context.client_lags
     assert lag_ns == 20 * NS_PER_MS
+
+
+class SlowDrawer:
+    """Drawing takes this time; the client leaves after 70 draws."""
+
+    def __init__(self, client: Client, time: ScriptedTime, takes_ns: int) -> None:
+        self._client, self._time, self._takes_ns = client, time, takes_ns
+        self._draw, self.dues_ns = client.slot.drawer.draw, list[int]()
+
+    def draw(self, index: int) -> Any:
+        arrivals = self._client._context.arrivals
+        assert arrivals is not None
+        self.dues_ns.append(arrivals.due_ns(index))
+        self._time.now_ns += self._takes_ns
+        if len(self.dues_ns) == 70:
+            self._client.leave()
+        return self._draw(index)
+
+
+@given(st.integers(0, 4_000), st.sampled_from([0.5, 2.0, 5.0]))
+def test_an_arrival_given_up_is_overload_only_if_it_was_late_before_the_client_was_slow(
+    slow_ms: int, max_lag_s: float
+) -> None:
+    """And the lag of the client that makes it late is counted."""
+    scripted = ScriptedTime()
+    now = {"monotonic_ns": lambda: scripted.now_ns, "monotonic": lambda: scripted.now_ns / NS_PER_S}
+    with patch.multiple(client_module, **now):
+        client = late_client(f", max_lag: {max_lag_s}s", scripted, complete_ago_ns=LATE_NS + NS_PER_S, sends=10**6)
+        drawer = SlowDrawer(client, scripted, slow_ms * NS_PER_MS)
+        client.slot.drawer = cast(Any, drawer)
+        free_ns = scripted.now_ns
+        client.run()
+
+    samples, lags_ns = client.slot.recorder.take(), list[int]()
+    assert len(samples) == len(drawer.dues_ns) == 70
+    for (_, _, given_ns, sent_ns, done_ns, outcome), due_ns in zip(samples, drawer.dues_ns, strict=True):
+        waited_ns = max(0, free_ns - due_ns)
+        is_overload = waited_ns >= 0.9 * max_lag_s * NS_PER_S
+        if outcome is Outcome.SKIPPED and sent_ns >= due_ns:
+            assert done_ns - given_ns == (sent_ns - due_ns if is_overload else 0)
+        if sent_ns >= due_ns and not (outcome is Outcome.SKIPPED and is_overload):
+            lags_ns.append(sent_ns - due_ns - waited_ns)
+        free_ns = free_ns if outcome is Outcome.SKIPPED else done_ns
+    assert [lag_ns for _, lag_ns in client._context.client_lags] == lags_ns

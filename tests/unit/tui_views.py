@@ -20,7 +20,8 @@ from loadgen.model.threshold import parse_threshold
 from loadgen.model.workload import Query, Statement, StatementKind, Workload
 from loadgen.results.run_snapshot import RunSnapshot, WorkerSnapshot
 from loadgen.rules.thresholds import check_threshold
-from loadgen.scenario.model import FindMaxSettings, LoadMode, TargetSettings
+from loadgen.scenario.model import FindMaxSettings, LoadMode
+from loadgen.scenario.settings import TargetSettings
 from loadgen.tui.presenter import ScreenPresenter
 from loadgen.tui.screen_state import ScreenState
 from tests.unit.orchestrator_builders import tally, window

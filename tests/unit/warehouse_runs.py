@@ -20,8 +20,8 @@ from loadgen.metrics.recorder import Outcome
 from loadgen.metrics.tally import StatementTally, Tally, Times
 from loadgen.metrics.window import merge
 from loadgen.model.run import Phase
-from loadgen.rules.bootstrap import SecondSeries
 from loadgen.rules.comparison import MeasuredRun
+from loadgen.rules.confidence_intervals import SecondSeries
 from loadgen.service_time import parse_service_time
 from loadgen.worker.arguments import WorkerArguments
 from loadgen.worker.flush import snapshot_row

@@ -14,7 +14,6 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from loadgen.control.process_identity import MARK_LENGTH, PLACE_LENGTH, has_ended, process_mark
 from loadgen.control.session import (
     ControlFailed,
     ControlSession,
@@ -30,6 +29,7 @@ from loadgen.errors import UsageError
 from loadgen.log import printable
 from loadgen.model.nightly import PoolWorkerStatus
 from loadgen.model.run import IDS_SHOWN, chosen_id
+from loadgen.process import MARK_LENGTH, PLACE_LENGTH, has_ended, process_mark
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.values import dataclass
 

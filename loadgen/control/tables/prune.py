@@ -22,7 +22,7 @@ from loadgen.values import dataclass
 PART_RUNS = 200
 
 _Q = load_queries("prune")
-_LOOKS = ("old", "old_queued", "old_experiments")
+_OLD = ("old", "old_queued", "old_experiments")
 _OF_QUEUED = ("run_attempts", "run_attempt_ends", "run_queue")
 _OF_EXPERIMENTS = (  # in this order: see prune.sql
     *("experiment_warehouses", "experiment_warehouse_restores", "experiment_measurements", "experiment_blocks"),
@@ -52,7 +52,7 @@ class PruneCandidates:
     experiments: tuple[OldRun, ...] = ()
 
 
-def look(session: ControlSession, retries: RetryPolicy, age_s: float) -> PruneCandidates:
+def find_old(session: ControlSession, retries: RetryPolicy, age_s: float) -> PruneCandidates:
     """Runs, queued runs and experiments that ended more than `age_s` ago, except those with an unrestored warehouse."""
     before = retries.call(lambda: server_time(session)) - timedelta(seconds=age_s)
 
@@ -60,7 +60,7 @@ def look(session: ControlSession, retries: RetryPolicy, age_s: float) -> PruneCa
         rows = retries.call(lambda: session.fetch(query, before))
         return tuple(OldRun(id=id_, scenario=name, ended_at=ended) for id_, name, ended in rows)
 
-    runs, queued, experiments = (old(_Q[name]) for name in _LOOKS)
+    runs, queued, experiments = (old(_Q[name]) for name in _OLD)
     return PruneCandidates(before=before, runs=runs, queued=queued, experiments=experiments)
 
 
@@ -77,7 +77,7 @@ def delete(
             deleted[_TABLES.get(name, name.upper())] += rows
 
     of_queued = {name: _Q[name] for name in _OF_QUEUED}
-    others = {*_LOOKS, *_OF_QUEUED, *_AT_ONCE, *_OF_EXPERIMENTS}
+    others = {*_OLD, *_OF_QUEUED, *_AT_ONCE, *_OF_EXPERIMENTS}
     of_runs = {name: query for name, query in _Q.items() if name not in others}
     _in_parts(found.runs, found.before, part_runs, lambda before: execute(of_runs, before))
     _in_parts(found.queued, found.before, part_runs, lambda before: execute(of_queued, before))

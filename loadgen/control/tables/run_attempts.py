@@ -37,8 +37,8 @@ _Q = load_queries("run_attempts")
 _QUEUE = load_queries("run_queue")
 
 
-class UserTurn(StrEnum):
-    """The turn of a user."""
+class UserRequest(StrEnum):
+    """The request of a user, which is a turn."""
 
     CANCELLED = "CANCELLED"
     RETRIED = "RETRIED"
@@ -86,7 +86,7 @@ class AttemptEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class QueueTurn:
     """An attempt; without an owner, a request."""
 
     epoch: int
@@ -96,14 +96,13 @@ class Turn:
     reason: str | None
     attempts: int
     started_at: datetime
-    expires_at: datetime | None
     end: AttemptEnd | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueFacts:
     repeated: QueueState  # the state in RUN_QUEUE
-    turns: tuple[Turn, ...]  # the last two, the newest first
+    turns: tuple[QueueTurn, ...]  # the last two, the newest first
 
     @property
     def last_turn(self) -> int:
@@ -147,7 +146,7 @@ def request(
     session: ControlSession,
     retries: RetryPolicy,
     queue_id: str,
-    wanted: UserTurn,
+    wanted: UserRequest,
     reason: str,
     *,
     of: frozenset[QueueStatus],
@@ -186,18 +185,18 @@ def mark_lost(
     settle(session, retries, queue_id)
 
 
-def _turn(queue_id: str, row: tuple[Any, ...]) -> Turn:
-    end = parse_row("RUN_ATTEMPT_ENDS", AttemptEnd, row[8:], key=queue_id) if row[8] is not None else None
-    return parse_row("RUN_ATTEMPTS", Turn, row[:8], key=queue_id, end=end)
+def _turn(queue_id: str, row: tuple[Any, ...]) -> QueueTurn:
+    end = parse_row("RUN_ATTEMPT_ENDS", AttemptEnd, row[7:], key=queue_id) if row[7] is not None else None
+    return parse_row("RUN_ATTEMPTS", QueueTurn, row[:7], key=queue_id, end=end)
 
 
-def _state(turns: tuple[Turn, ...], repeated: QueueState) -> QueueState:
+def _state(turns: tuple[QueueTurn, ...], repeated: QueueState) -> QueueState:
     if not turns or turns[0].epoch < repeated.epoch:  # written by an older loadgen, or by another program
         return repeated
     turn = turns[0]
     if turn.owner:
         return _attempted(turn, repeated)
-    if turn.status == UserTurn.RETRIED:
+    if turn.status == UserRequest.RETRIED:
         return QueueState(
             status=QueueStatus.QUEUED, epoch=turn.epoch, owner=None, attempts=0, run_id=None, exit_code=None,
             reason=_noted(turn, repeated, turn.reason), available_at=turn.started_at, ended_at=None,
@@ -205,7 +204,7 @@ def _state(turns: tuple[Turn, ...], repeated: QueueState) -> QueueState:
     return _cancelled(turn, turns[1] if len(turns) > 1 and turns[1].owner else None, repeated)
 
 
-def _attempted(turn: Turn, repeated: QueueState) -> QueueState:
+def _attempted(turn: QueueTurn, repeated: QueueState) -> QueueState:
     """The last turn is an attempt."""
     end = turn.end
     if end is None:
@@ -221,7 +220,7 @@ def _attempted(turn: Turn, repeated: QueueState) -> QueueState:
     )  # fmt: skip
 
 
-def _cancelled(turn: Turn, attempt: Turn | None, repeated: QueueState) -> QueueState:
+def _cancelled(turn: QueueTurn, attempt: QueueTurn | None, repeated: QueueState) -> QueueState:
     """The last turn is a request to cancel, possibly while an attempt was running."""
     if attempt is not None and attempt.end is None:
         return QueueState(
@@ -243,7 +242,7 @@ def _cancelled(turn: Turn, attempt: Turn | None, repeated: QueueState) -> QueueS
     )
 
 
-def _noted(turn: Turn, repeated: QueueState, reason: str | None) -> str | None:
+def _noted(turn: QueueTurn, repeated: QueueState, reason: str | None) -> str | None:
     """The reason of a waiting run: a note about this turn in RUN_QUEUE (run_queue.note) stays."""
     noted = repeated.status == QueueStatus.QUEUED and repeated.epoch == turn.epoch and repeated.reason is not None
     return repeated.reason if noted else reason

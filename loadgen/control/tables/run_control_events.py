@@ -112,17 +112,17 @@ def emit(session: ControlSession, retries: RetryPolicy, lease: Lease, new: NewEv
             except ControlFailed as error:
                 if not error.failure.is_duplicate_key:
                     raise
-            if (found := look()) is not None:
+            if (found := look_up()) is not None:
                 return found
             retries.clock.wait(retries.stop, random.uniform(0, _PAUSE_MAX_S))  # another writer used the number
             free = int(session.fetch(_Q["last"], lease.key)[0][0] or 0) + 1
         raise Fenced(f"run {lease.key} has too many writers: no event number could be allocated")
 
-    def look() -> int | None:
+    def look_up() -> int | None:
         rows = session.fetch(_Q["find"], new.event_id)
         return int(rows[0][0]) if rows else None
 
-    return retries.settle(write, look)
+    return retries.settle(write, look_up)
 
 
 def poll(session: ControlSession, run_id: str, after: int) -> list[Event]:

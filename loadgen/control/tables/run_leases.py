@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from loadgen.control.process_identity import MARK_LENGTH, has_ended, process_mark
 from loadgen.control.session import ControlFailed, ControlSession, load_queries
 from loadgen.log import printable
+from loadgen.process import MARK_LENGTH, has_ended, process_mark
 from loadgen.snowflake.session import RetryPolicy
 from loadgen.snowflake.settings import CONTROL_STATEMENT_S
 from loadgen.values import dataclass
@@ -109,17 +109,17 @@ def claim(session: ControlSession, retries: RetryPolicy, key: str, owner: str, t
             return session.execute(_Q["claim_next"], owner, ttl_ms, key, holder.epoch, margin_ms) == 1
         except ControlFailed as error:
             if error.failure.is_duplicate_key:
-                return look() or False
+                return look_up() or False
             raise
 
-    def look() -> bool | None:
+    def look_up() -> bool | None:
         """After a lost answer: True if the lease is ours, False if another process has it, None if it is free."""
         now = read(session, key)
         if now is None or now.epoch < epoch:
             return None
         return (now.epoch, now.owner) == (epoch, owner)
 
-    won = retries.settle(write, look)
+    won = retries.settle(write, look_up)
     return Lease(key=key, epoch=epoch, owner=owner) if won else None
 
 

@@ -35,7 +35,7 @@ from loadgen.control.session import (
     read_rows,
 )
 from loadgen.control.tables import run_attempts
-from loadgen.control.tables.run_attempts import UserTurn
+from loadgen.control.tables.run_attempts import AttemptRow, UserRequest
 from loadgen.errors import UsageError
 from loadgen.model.nightly import ATTEMPTS_MAX, AttemptStatus, BaselineCheck, QueueStatus
 from loadgen.model.run import IDS_SHOWN, chosen_id
@@ -154,12 +154,12 @@ def add(session: ControlSession, retries: RetryPolicy, wanted: QueueRequest) -> 
         try:
             session.execute(_Q["add"], *binds)
         except ControlFailed as error:
-            if error.failure.is_duplicate_key and (found := look()) is not None:
+            if error.failure.is_duplicate_key and (found := look_up()) is not None:
                 return found
             raise
         return EnqueueResult(queue_id=queue_id, is_new=True)
 
-    def look() -> EnqueueResult | None:
+    def look_up() -> EnqueueResult | None:
         rows = session.fetch(_Q["find_key"], key)
         if not rows:
             return None
@@ -169,7 +169,7 @@ def add(session: ControlSession, retries: RetryPolicy, wanted: QueueRequest) -> 
         )
         return EnqueueResult(queue_id=found, is_new=found == queue_id, differs=differs)
 
-    return retries.settle(write, look)
+    return retries.settle(write, look_up)
 
 
 def check_key(key: str | None) -> None:
@@ -216,15 +216,25 @@ def find(session: ControlSession, retries: RetryPolicy, name: str) -> str:
     return chosen_id(name, ids, noun="queued run", remedy=_SHOW_IDS)
 
 
+def read_all(
+    session: ControlSession, retries: RetryPolicy, name: str
+) -> tuple[QueuedRun, BaselineCheck, ParsedRows[AttemptRow]]:
+    """The queued run with this id, or a unique beginning of it; its baseline; and its attempts."""
+    queue_id = find(session, retries, name)
+    row = _there(session, retries, queue_id)
+    judging = retries.call(lambda: read_judging(session, queue_id))
+    return row, judging, retries.call(lambda: run_attempts.read(session, queue_id))
+
+
 def cancel(session: ControlSession, retries: RetryPolicy, queue_id: str, reason: str) -> QueuedRun:
     """Request the end of a queued run. Returns the row afterwards."""
-    run_attempts.request(session, retries, queue_id, UserTurn.CANCELLED, reason, of=_CANCELLABLE)
+    run_attempts.request(session, retries, queue_id, UserRequest.CANCELLED, reason, of=_CANCELLABLE)
     return _there(session, retries, queue_id)
 
 
 def retry(session: ControlSession, retries: RetryPolicy, queue_id: str, reason: str) -> QueuedRun:
     """Queue a run again that ended without a result, with the full number of attempts. Returns the row afterwards."""
-    run_attempts.request(session, retries, queue_id, UserTurn.RETRIED, reason, of=_RETRYABLE)
+    run_attempts.request(session, retries, queue_id, UserRequest.RETRIED, reason, of=_RETRYABLE)
     return _there(session, retries, queue_id)
 
 
@@ -404,7 +414,7 @@ def _take(
     """Insert the turn. False: another process has inserted it. None: it is free, but the run cannot be claimed."""
     key = (turn.queue_id, turn.epoch)
 
-    def look() -> bool | None:
+    def look_up() -> bool | None:
         """After a lost answer: True if the turn is ours, False if another process has it, None if it is free."""
         rows = session.fetch(_TURNS["owner"], *key)
         return bool(rows[0][0] == turn.owner) if rows else None
@@ -413,7 +423,7 @@ def _take(
         binds = (*key, attempts, round(ttl_s * 1000), turn.owner, turn.owner, turn.owner, target)
         return True if session.execute(_TURNS["claim"], *binds) == 1 else None
 
-    return _unless_taken(lambda: retries.settle(write, look))
+    return _unless_taken(lambda: retries.settle(write, look_up))
 
 
 def _unless_taken(insert: Callable[[], bool | None]) -> bool | None:
@@ -508,7 +518,7 @@ def _end(
     key = (claim.queue_id, claim.epoch)
     binds = (*became, off, result.run_id, result.exit_code, reason, off, round(pause_s * 1000), *key, claim.owner)
 
-    def look() -> bool | None:
+    def look_up() -> bool | None:
         """After a lost answer: any end other than LOST was written by the owner."""
         rows = session.fetch(_TURNS["ended"], *key)
         return bool(rows[0][0] != AttemptStatus.LOST) if rows else None
@@ -516,7 +526,7 @@ def _end(
     def write() -> bool:
         return session.execute(_TURNS["end"], *binds) == 1
 
-    ended = _unless_taken(lambda: retries.settle(write, look)) or False
+    ended = _unless_taken(lambda: retries.settle(write, look_up)) or False
     run_attempts.settle(session, retries, claim.queue_id)
     return ended
 

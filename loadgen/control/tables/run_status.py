@@ -170,12 +170,12 @@ def create(session: ControlSession, retries: RetryPolicy, run: NewRun) -> None:
         binds = (run.run_id, run.run_id, run.template_id, run.test_name, run.scenario_config, run.workers)
         return session.execute(_Q["create"], *binds) == 1
 
-    def look() -> bool | None:
+    def look_up() -> bool | None:
         rows = session.fetch(_Q["created"], run.run_id, run.template_id, run.scenario_config)
         return True if rows[0][0] else None
 
     try:
-        retries.settle(write, look)
+        retries.settle(write, look_up)
     except ControlFailed as error:
         if error.failure.is_duplicate_key:
             raise RunExists(f"run {run.run_id} exists already") from error
@@ -277,16 +277,16 @@ def move(session: ControlSession, retries: RetryPolicy, lease: Lease, step: Stat
             *(int(started), zero, int(warm), zero, int(warmed_up), int(step.to.is_terminal)),
             *(lease.key, step.status, step.status, step.phase, lease.key, lease.epoch, lease.owner),
         )
-        return True if touched == 1 else look() or False
+        return True if touched == 1 else look_up() or False
 
-    def look() -> bool | None:
+    def look_up() -> bool | None:
         run = read(session, lease.key)
         if run is None:
             return None
         landed = (run.status, run.phase, run.lease_epoch) == (step.to, step.to_phase, lease.epoch)
         return True if changes and landed else None  # without a change the state does not show whether it was written
 
-    if retries.settle(write, look):
+    if retries.settle(write, look_up):
         return True
     _require(session, retries, lease)
     return False

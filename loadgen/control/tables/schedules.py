@@ -193,10 +193,12 @@ def settle(session: ControlSession, retries: RetryPolicy, schedule_id: str, mome
     _either(session, retries, (_Q["settle"], at, schedule_id, at), (_Q["settle_first"], at, schedule_id))
 
 
-def complain(session: ControlSession, retries: RetryPolicy, schedule_id: str, reason: str) -> bool:
+def store_failure(session: ControlSession, retries: RetryPolicy, schedule_id: str, reason: str) -> bool:
     """Store why a schedule cannot fire. False: the same reason is stored already."""
     why = clip_text(reason, REASON_MAX)
-    return _either(session, retries, (_Q["complain"], why, schedule_id, why), (_Q["complain_first"], why, schedule_id))
+    return _either(
+        session, retries, (_Q["store_failure"], why, schedule_id, why), (_Q["store_failure_first"], why, schedule_id)
+    )
 
 
 def enable(session: ControlSession, retries: RetryPolicy, schedule_id: str, *, catch_up: bool) -> None:
@@ -285,12 +287,12 @@ def record_fire(session: ControlSession, retries: RetryPolicy, schedule_id: str,
                 return False
             raise
 
-    def look() -> bool | None:
+    def look_up() -> bool | None:
         """After a lost answer: any scheduler may queue a fire that is DUE."""
         rows = session.fetch(_FIRES["recorded"], schedule_id, at)
         return rows[0][0] == fire.outcome if rows else None
 
-    return retries.settle(write, look)
+    return retries.settle(write, look_up)
 
 
 def due_fires(session: ControlSession, limit: int) -> tuple[DueFire, ...]:

@@ -111,12 +111,12 @@ def register(
         binds = (me.run_id, me.worker_id, me.worker_group_id, me.hostname, me.pid, me.version, me.labels)
         return session.execute(_Q["register"], *binds) == 1
 
-    def look() -> bool | None:
+    def look_up() -> bool | None:
         row = find(session, me.run_id, me.worker_id)
         return True if row is not None and _same_process(row.identity, me) and row.beat.count == 1 else None
 
     try:
-        retries.settle(write, look)
+        retries.settle(write, look_up)
     except ControlFailed as error:
         if not error.failure.is_duplicate_key:
             raise
@@ -200,11 +200,11 @@ def _write(
         *(there.beat.count, -silent_ms, right.key, right.epoch, right.owner),
     )
 
-    def look() -> bool | None:
+    def look_up() -> bool | None:
         row = find(session, me.run_id, me.worker_id)
         return True if row is not None and _same_process(row.identity, me) and row.beat.count == 1 else None
 
-    return retries.settle(lambda: session.execute(_Q["replace"], *binds) == 1, look)
+    return retries.settle(lambda: session.execute(_Q["replace"], *binds) == 1, look_up)
 
 
 def _lease_key(me: WorkerIdentity) -> str:

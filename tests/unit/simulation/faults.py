@@ -20,7 +20,7 @@ SEARCH_S = 50.0  # most of a search
 BUSY_S = 30.0  # several steps
 SLOW_S = 25.0  # until after START
 LOG_FACTOR = 30.0
-HANGING_S = (4.0, 20.0)  # rejected logins hang for this long; the longer time is more than a drain has
+HANGING_S = (1.5, 4.0, 20.0)  # rejected logins hang for this long; the longest time is more than a drain has
 
 WEIGHTS = {
     "term": 1,

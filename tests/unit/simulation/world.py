@@ -23,12 +23,13 @@ from loadgen.rules.validity import RunVerdict
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import OnWorkerLoss, Scenario
 from loadgen.scenario.settings import ConnectionPolicy
+from loadgen.snowflake import account_history
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
 from loadgen.threads import ThreadDied
 from loadgen.worker import client, collector, ramp_controller, sessions, startup, worker
 from loadgen.worker.flush import SPOOL_VARIABLE
 from loadgen.worker.heartbeat import identity_of
-from orchestrator import query_history, warehouse, worker_health
+from orchestrator import warehouse, worker_health
 from orchestrator.recover import RecoveredRun
 from orchestrator.spawn.spawner import WorkerOrder
 from tests.unit.simulation.faults import plan_faults
@@ -326,7 +327,7 @@ class World:
                 (client, "ThreadPoolExecutor", Executor),
                 (sessions, "connect", self.target.connect),
                 (warehouse, "connect", self.watched.connect),
-                (query_history, "connect", self.watched.connect),
+                (account_history, "connect", self.watched.connect),
                 (startup, "gc", Mock()),
                 (worker.Worker, "_died", died),  # an unexpected error in one of its threads ends the simulation
                 (worker, "SelfMonitor", SimulatedMonitor),

@@ -209,15 +209,16 @@ class _Reader:
             return self._elements(inner, value, path)
         if not isinstance(value, Mapping):
             return self._fault(path, *_NOT_A_MAPPING)
-        names = [name for name in value if self._is_key(options[0], name, (*path, name))]
-        found = {name: self.value(inner, value[name], (*path, name)) for name in names}
-        return {name: element for name, element in found.items() if element is not UNUSABLE}
+        fits = {name: self._is_key(options[0], name, (*path, name)) for name in value}
+        found = {name: self.value(inner, element, (*path, name)) for name, element in value.items()}
+        return {name: element for name, element in found.items() if fits[name] and element is not UNUSABLE}
 
     def _is_key(self, mapping: Any, name: str, path: KeyPath) -> bool:
         """Whether the name fits the type of the mapping's keys."""
         key_type = value_type_of(typing.get_args(mapping)[0])
         try:
-            _ = key_type.accept(name) if key_type is not None else None
+            if key_type is not None:
+                key_type.accept(name)
         except InvalidValue as error:
             self._fault(path, f"the key {error.what}", error.hint, key_at=path)
             return False
@@ -248,8 +249,10 @@ class _Reader:
     def _member(self, options: tuple[type[Section], ...], data: Any, path: KeyPath) -> Any:
         """The section of a union whose name the mapping has."""
         named = self._named(options, data, path)
-        if named is UNUSABLE or named.below is None:
-            return named if named is UNUSABLE else self.section(named, data, path)
+        if named is UNUSABLE:
+            return UNUSABLE
+        if named.below is None:
+            return self.section(named, data, path)
         self._unknown(data, (named.below,), path)
         return self.value(named, data[named.below], (*path, named.below))
 

@@ -171,7 +171,7 @@ def test_rows_missing_at_the_end_are_filled_up(harness):
     ("kind", "change", "words"),
     [
         ("hybrid", "DELETE FROM T WHERE ID = 50", "with gaps among them"),
-        ("standard", "INSERT INTO T SELECT * FROM T WHERE ID <= 7", "some with duplicate values in column ID"),
+        ("standard", "INSERT INTO T SELECT * FROM T WHERE ID <= 7", 'some with duplicate values in column "ID"'),
     ],
 )
 def test_gaps_and_duplicates_among_the_prepared_rows_are_errors(harness, kind, change, words):

@@ -298,7 +298,7 @@ def test_a_table_in_the_way_is_refused_and_drop_makes_it_anew(server, cursor, sc
     assert "not created by loadgen" in said
     refused, said = run(*fewer, "--drop")
     assert refused == 2
-    assert "--force drops it" in said
+    assert "Add --force to drop it" in said
     assert run(*fewer, "--drop", "--force")[0] == 0
     refused, said = run("--set", "prepare.tables.0.rows=20")
     assert refused == 2

@@ -100,6 +100,8 @@ def test_over_quota_is_an_error_of_the_configuration():
         (text("sessions: {count: 8, affinity: loose}"), "sessions.affinity: must be strict or hint"),
         (text("sessions: {count: 8, metadata: {a: 1}}"), "sessions.metadata.a: must be a text"),
         (text('sessions: {count: 8, metadata: {"": x}}'), "the key must not be empty"),
+        (text('sessions: {count: 8, metadata: {"": [1]}}'), "metadata.: the key must not be empty"),
+        (text('sessions: {count: 8, metadata: {"": [1]}}'), "metadata.: must be a text"),
         (
             text("sessions: {count: 8, metadata: {" + ", ".join(f"k{n}: {'é' * 40}" for n in range(5)) + "}}"),
             "sessions.metadata: has 1,241 characters as JSON, and QUERY_TAG has room for 1,000",

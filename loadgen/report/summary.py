@@ -379,9 +379,9 @@ def enrichment_document(result: EnrichmentResult) -> dict[str, Any]:
 
 
 def with_enrichment(summary: Mapping[str, Any], result: EnrichmentResult) -> dict[str, Any]:
-    """The summary with the current enrichment."""
+    """The summary with the current enrichment, its keys in the defined order."""
     client = {**summary["client"], "overhead_ms": result.overhead_ms}
-    return {**summary, "client": client, "enrichment": enrichment_document(result)}
+    return {**summary, "client": client, "enrichment": _in_order(enrichment_document(result))}
 
 
 def _ledger(ledger: ServerTimeBreakdown) -> dict[str, Any]:

@@ -1,16 +1,20 @@
-"""One quantity has one name wherever people read it."""
+"""One quantity has one name wherever people read it, and one place in summary.json."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 
+from loadgen.model.run import RowEnrichment, RunEnrichment
 from loadgen.report.compare import comparison_data
 from loadgen.report.exports import report_markdown
 from loadgen.report.run_text import summary_text
+from loadgen.report.summary import in_order, with_enrichment
 from loadgen.report.trend import trend_data
 from loadgen.rules.comparability import ChangeLimits
 from loadgen.rules.comparison import compare
+from loadgen.rules.enrichment import EnrichmentResult
 from loadgen.tui.panels import errors
 from tests.unit.orchestrator_builders import merged, tally
 from tests.unit.report_builders import MANY, page, record, stages
@@ -52,3 +56,12 @@ def test_the_overhead_of_the_client_has_one_name() -> None:
 
     assert "client overhead 1.75 ms" in summary_text(run.summary)
     assert "client overhead" in page(run).words
+
+
+def test_a_summary_with_its_enrichment_has_the_order_that_the_tables_give() -> None:
+    """summary.json is written with the enrichment, and `loadgen report --format json` reads it from the tables."""
+    run = record()
+    found = EnrichmentResult(run_id="r", status=RunEnrichment.ENRICHED, counts={RowEnrichment.ENRICHED: 2})
+    amended = with_enrichment(run.summary, found)
+
+    assert json.dumps(amended) == json.dumps(in_order(amended, ("look", "pay")))

@@ -312,7 +312,7 @@ def test_a_response_time_of_an_open_loop_may_be_off_by_the_client_lag(
     def is_open(text: str) -> bool:
         thresholds = [Threshold(check=parse_threshold(text))]
         checked = [check_threshold(thresholds[0].check, found)]
-        return bool(undecided(thresholds, checked, health, found, open_loop=True))
+        return bool(undecided(thresholds, checked, ClientHealthByScope(run=health), found, open_loop=True))
 
     missed_ms, band_ms = ms - 50.0, 0.02 * (ms + 50.0)  # histograms are exact to 1 %
     if missed_ms < max(wakeup_ms, lag_ms) - band_ms:

@@ -533,7 +533,8 @@ def judge_timing(
         for worker_id, known in windows.items()
     }
     part = "stage" if steps is None else "step"
-    invalid, warnings = [], []
+    invalid: list[str] = []
+    warnings: list[str] = []
     for worker_id, known in judged.items():
         wide = [one for one in known if one.fraction > UNCERTAIN_PERCENT / 100]
         far = [one for one in wide if one.window.uncertain_ms > UNCERTAIN_MS]

@@ -10,6 +10,8 @@ import pytest
 from loadgen.control.session import ControlSession
 from loadgen.control.tables import run_measurements
 from loadgen.control.tables.run_measurements import MetricsSnapshot
+from loadgen.metrics.interval import KEY as JUDGED
+from loadgen.metrics.interval import judged_data
 from loadgen.metrics.recorder import WindowState
 from loadgen.metrics.window import VERSION, WindowResult, dump
 from loadgen.model.run import WorkerStatus
@@ -20,12 +22,12 @@ from orchestrator.aggregation import BACKFILL_PERIOD_S, RunAggregator, SnapshotB
 from orchestrator.guardrails import LimitMonitor
 from tests.unit.orchestrator_builders import end, live, tally, view, window
 from tests.unit.test_orchestrator_limits import FAST, SLOW, threshold, told
-from tests.unit.test_orchestrator_sliding import JUDGED, judged_data, snapshot
+from tests.unit.test_orchestrator_sliding import snapshot
 
 COMPLETED: dict[str, Any] = {"health": WorkerHealth.DONE, "status": WorkerStatus.COMPLETED}
 EXITED: dict[str, Any] = {"ended": end("worker-1", 0)}
 DEAD: dict[str, Any] = {"health": WorkerHealth.DEAD}
-OPEN = {"state": WindowState.OPEN}
+OPEN = WindowState.OPEN
 
 
 def watching(limit: Threshold, *views: WorkerSnapshot) -> tuple[LimitMonitor, RunAggregator]:
@@ -42,7 +44,7 @@ def test_a_worker_that_has_ended_keeps_no_threshold_from_ending_the_run(
 ) -> None:
     """It measured nothing, a moment, or the first stage: less than a second of the run or of the peak."""
     calm = window({"s": tally(FAST * 10)}, seconds=10.0, step_id=1, window_id=1)
-    peak = window({"s": tally(SLOW * 10)}, seconds=10.0, step_id=2, window_id=2, **OPEN)
+    peak = window({"s": tally(SLOW * 10)}, seconds=10.0, step_id=2, window_id=2, state=OPEN)
     own: list[WindowResult] = [replace(calm, seconds=left_s)] if left_s else []
     views = [view(live=live(calm, peak)), view(number=1, live=live(*own))]
     monitor, progress = watching(threshold(check, abort=True), *views)
@@ -71,7 +73,7 @@ def test_a_gap_of_an_ended_worker_that_no_snapshot_fills_holds_nothing_back(
     whole = window({"s": tally(FAST * 10)}, seconds=15.0)
     left = view(number=1, live=replace(live(whole), seconds=tuple(seconds)), **(COMPLETED if is_over else {}))
     every = tuple(told(number, {"s": tally(FAST)}) for number in range(1, 21))
-    views = [view(live=replace(live(window({"s": tally(FAST * 20)}, seconds=20.0, **OPEN)), seconds=every)), left]
+    views = [view(live=replace(live(window({"s": tally(FAST * 20)}, seconds=20.0, state=OPEN)), seconds=every)), left]
     monitor, progress = watching(limit, *views)
     backfill = SnapshotBackfill(cast(ControlSession, None), "run", progress.seconds)
     assert monitor.check(views, 20.0) is None

@@ -27,8 +27,8 @@ from tests.process.embedded_commands import Found
 
 kept = []
 with embedded_server() as address:
-    print(address, flush=True)
     try:
+        print(address, flush=True)  # it may be interrupted as soon as the address can be read
         for line in sys.stdin:
             connection = Found(address).connect()
             kept.append(connection)

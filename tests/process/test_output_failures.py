@@ -182,7 +182,7 @@ def test_a_summary_is_named_as_missing_only_when_it_is(tmp_path, written, missin
 def test_only_a_verdict_of_0_gives_way_to_the_failure_of_the_output(full, verdict, code, tmp_path):
     script = (
         "import sys, click\n"
-        "from loadgen.cli import commands, main\n"
+        "from loadgen.cli import main\n"
         "from loadgen.cli.common import echo, print_verdict\n"
         f"body = lambda: print_verdict({verdict}, lambda: echo('result'))\n"
         "main.cli.get_command = lambda *_: click.Command('probe', callback=body)\n"

@@ -263,7 +263,7 @@ def _interval(one: Mapping[str, Any]) -> str:
 
 
 def change_text(value: float | None) -> str:
-    return NO_BOUND if value is None else f"{100 * value:+.1f} %"
+    return NO_BOUND if value is None else f"{100 * value:+z.1f} %"
 
 
 def value_text(metric: ExperimentMetric, value: float | None, currency: str) -> str:

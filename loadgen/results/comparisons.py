@@ -6,6 +6,7 @@ import difflib
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -342,7 +343,8 @@ def _series_run(result: ScenarioResult, summary: Mapping[str, Any], size: str | 
     values, at_least = values_of(summary)
     run = TrendRun(
         run_id=result.run_id,
-        started=result.created_at,
+        created=result.created_at,
+        started=_started(summary) or result.created_at,
         key=SeriesKey(
             template_id=result.template_id,
             driver_major=driver_major(environment),
@@ -356,6 +358,14 @@ def _series_run(result: ScenarioResult, summary: Mapping[str, Any], size: str | 
         facts={name: str(value) for name, value in facts.items() if value is not None},
     )
     return _SeriesRun(run=run, setting=setting)
+
+
+def _started(summary: Mapping[str, Any]) -> datetime | None:
+    """The start of a run in naive UTC; None: it is unknown or unreadable."""
+    try:
+        return datetime.fromisoformat(summary.get("started_at") or "").replace(tzinfo=None)
+    except ValueError:
+        return None
 
 
 def _other(runs: Sequence[TrendRun], newest: Sequence[TrendRun], known: Mapping[str, _SeriesRun]) -> OtherSeries:

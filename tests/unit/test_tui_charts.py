@@ -287,7 +287,10 @@ def test_the_line_of_an_axis_is_in_one_column_whatever_the_numbers_are(factor, s
 
         columns = {line.index("┤") for line in lines if "┤" in line}
         assert LABEL + FIGURES + AXIS - 1 in columns
-        assert columns <= {LABEL + AXIS - 1, LABEL + FIGURES + AXIS - 1}  # of the histogram, and of the charts over time
+        assert columns <= {
+            LABEL + AXIS - 1,
+            LABEL + FIGURES + AXIS - 1,
+        }  # of the histogram, and of the charts over time
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,8 @@ def _numbers(view: ScreenState) -> list[str]:
         offered = view.offered.rate_per_s  # 0 after the end of the schedule
         numbers.insert(0, f"{rate(recent.qps)}/s" + (f" of {rate(offered)}/s" if offered else ""))
     failed, tried = (view.failed, view.tried) if view.tried else (window.failed, window.failed + window.succeeded)
-    numbers.append(f"{failed} of {tried} failed{f' ({percent(failed / tried)})' if failed else ''}")
+    if tried:  # not at the beginning of a phase
+        numbers.append(f"{failed} of {tried} failed{f' ({percent(failed / tried)})' if failed else ''}")
     if view.find_max is not None and view.find_max.target is not None:
         numbers.append(f"step {view.find_max.step}: {counted(view.find_max.target, 'connection')}")
     cpu_percent = view.client_cpu_percent

@@ -384,15 +384,16 @@ def _no_such_scenario(session: ControlSession, retries: RetryPolicy, scenario: s
     there = (
         f"There are runs of {', '.join(printable(name, 60) for name in names)}." if names else "There are no runs yet."
     )
+    shown = printable(scenario, 100) if scenario.strip() else f'"{printable(scenario, 100)}"'
     return UsageError(
-        f"scenario {printable(scenario, 100)} has no run with a result",
+        f"scenario {shown} has no run with a result",
         remedy=f"{meant}Name a scenario as its file does, in `name:`. {there}",
     )
 
 
 # --- experiments: the stored result, or an interim result ------------------------------------------------------------
 
-INTERRUPTED = "interrupted"  # the verdict of an experiment without a result that no process leads
+UNFINISHED = "unfinished"  # the verdict of an experiment without a result that no process leads
 
 
 def read_experiment_result(session: ControlSession, retries: RetryPolicy, name: str) -> dict[str, Any]:
@@ -447,7 +448,7 @@ def _facts(
             measured=tuple(measured),
             connections={str(arm): int(number) for arm, number in config.get("connections", {}).items()},
             only_connections_differ=bool(config.get("only_connections_differ")),
-            verdict=RUNNING if is_led else INTERRUPTED,
+            verdict=RUNNING if is_led else UNFINISHED,
             exit_code=12,
             reason="a process leads it"
             if is_led
@@ -458,4 +459,4 @@ def _facts(
 
 
 def status_of(verdict: str | None, *, is_led: bool) -> str:
-    return RUNNING if is_led else verdict or INTERRUPTED
+    return RUNNING if is_led else verdict or UNFINISHED

@@ -6,12 +6,14 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 
 from loadgen.report import formatting
 from loadgen.report.run_text import verdict_lines
 from loadgen.report.trend import amount, bars, chart_of, trend_data, trend_html, trend_text
+from loadgen.results.comparisons import _no_such_scenario
 from loadgen.rules.comparability import Measure, SettingDifference, Subject
 from loadgen.rules.trend import OtherSeries, trend_of
 from tests.unit.trend_builders import KEY, P95, QUIET, night, nights_of, trend
@@ -234,3 +236,12 @@ def test_the_page_is_whole_loads_nothing_and_shows_foreign_text_as_text():
     assert "&lt;script&gt;" in page
     assert 'class="cross s2"' in page
     assert trend_html(trend_of("empty", [], {}), 30).endswith("</html>\n")
+
+
+@pytest.mark.parametrize(("name", "shown"), [("", '""'), (" ", '" "'), ("nightly", "nightly")])
+def test_a_scenario_without_runs_is_named(name, shown):
+    retries = SimpleNamespace(call=lambda read: ["orders"])
+
+    error = _no_such_scenario(None, retries, name)
+
+    assert str(error) == f"scenario {shown} has no run with a result"

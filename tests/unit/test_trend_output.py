@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -240,8 +241,9 @@ def test_the_page_is_whole_loads_nothing_and_shows_foreign_text_as_text():
 
 @pytest.mark.parametrize(("name", "shown"), [("", '""'), (" ", '" "'), ("nightly", "nightly")])
 def test_a_scenario_without_runs_is_named(name, shown):
-    retries = SimpleNamespace(call=lambda read: ["orders"])
+    retries: Any = SimpleNamespace(call=lambda read: ["orders"])
+    no_session: Any = None
 
-    error = _no_such_scenario(None, retries, name)
+    error = _no_such_scenario(no_session, retries, name)
 
     assert str(error) == f"scenario {shown} has no run with a result"

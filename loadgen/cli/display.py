@@ -8,12 +8,14 @@ import os
 import sys
 import termios
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.constrain import Constrain
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from loadgen.cli.common import echo
@@ -108,7 +110,8 @@ def _numbers(view: ScreenState) -> list[str]:
         offered = view.offered.rate_per_s  # 0 after the end of the schedule
         numbers.insert(0, f"{rate(recent.qps)}/s" + (f" of {rate(offered)}/s" if offered else ""))
     failed, tried = (view.failed, view.tried) if view.tried else (window.failed, window.failed + window.succeeded)
-    numbers.append(f"{failed} of {tried} failed{f' ({percent(failed / tried)})' if failed else ''}")
+    if tried:  # not at the beginning of a phase
+        numbers.append(f"{failed} of {tried} failed{f' ({percent(failed / tried)})' if failed else ''}")
     if view.find_max is not None and view.find_max.target is not None:
         numbers.append(f"step {view.find_max.step}: {counted(view.find_max.target, 'connection')}")
     cpu_percent = view.client_cpu_percent
@@ -245,6 +248,8 @@ class RunDisplay:
 # --- preparation -----------------------------------------------------------------------------------------------------
 
 PREPARATION_LINE_S = 10.0
+BARS_MAX = 100  # columns
+ECHO_COLUMNS = 5  # ^C twice, and the cursor
 
 _STEP_WORDS = {
     PreparationStep.LOOKING: "looking for existing tables",
@@ -320,14 +325,32 @@ def progress_line(state: PreparationProgress, rows: int, seconds: float) -> str:
     return text
 
 
+class _BeforeEcho:
+    """Leaves room for the ^C that a terminal writes behind the bars. In the last column it would begin a new line, and
+    the bars would be drawn once more below the old ones."""
+
+    def __init__(self, shown: RenderableType) -> None:
+        self._shown = shown
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Constrain(self._shown, min(max(options.max_width - ECHO_COLUMNS, 1), BARS_MAX))
+
+
+class Bars(Progress):
+    """The bars of all tables."""
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield _BeforeEcho(self.make_tasks_table(self.tasks))
+
+
 class ProgressBars:
     """A bar per table."""
 
     def __init__(self) -> None:
-        self._progress = Progress(
+        self._progress = Bars(
             TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            _Rows(),
+            BarColumn(bar_width=None),  # the room that the numbers leave
+            _Rows(Column(no_wrap=True)),
             TimeRemainingColumn(compact=True),
             console=Console(stderr=True),
             auto_refresh=False,  # a second thread would draw at the same time

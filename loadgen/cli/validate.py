@@ -45,7 +45,7 @@ class FileValidation:
 
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--plan", "with_plan", is_flag=True, help="Show the plan of a run, and every value with its origin.")
+@click.option("--plan", "with_plan", is_flag=True, help="Show the plan of a run, and values with their origin.")
 @override_option("load.connections=64")
 @click.option(
     "--format",

@@ -98,7 +98,7 @@ def value_text(value: Any, limit: int = VALUE_MAX) -> str | None:
 
 def percent(measure: Measure, value: float) -> str:
     """A change in percent; for the error rate in percentage points."""
-    return f"{100 * value:+.{3 if measure is Measure.ERROR_RATE else 1}f}"
+    return f"{100 * value:+z.{3 if measure is Measure.ERROR_RATE else 1}f}"
 
 
 def unit(measure: Measure) -> str:
@@ -281,7 +281,7 @@ def _change_data(change: MetricChange) -> dict[str, Any]:
         "b": formatting.rounded(change.b),
         "a_at_least": change.at_least[0],
         "b_at_least": change.at_least[1],
-        "change": None if span is None else formatting.rounded(span.point),
+        "change": formatting.rounded(change.point),
         "low": None if span is None else formatting.rounded(span.low),
         "high": None if span is None else formatting.rounded(span.high),
         "limit": change.limit,

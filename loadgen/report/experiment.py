@@ -62,7 +62,7 @@ class ExperimentFacts:
     measured: Sequence[Measurement]
     connections: Mapping[str, int]  # of arms with a closed loop, by arm
     only_connections_differ: bool  # between the arms
-    verdict: str  # decided, undecided, cancelled, failed, invalid, running or interrupted
+    verdict: str  # decided, undecided, cancelled, failed, invalid, running or unfinished
     exit_code: int
     reason: str
 
@@ -242,10 +242,10 @@ def comparison_sentence(*results: Mapping[str, Any]) -> str:
 
 
 def _decision_words(one: Mapping[str, Any]) -> str:
-    name, interval = ExperimentMetric.parse(one["metric"]).text, _interval(one)
+    name, interval = ExperimentMetric.parse(one["metric"]).text, interval_text(one["low"], one["high"])
     match Decision(one["decision"]):
         case Decision.EQUIVALENT:
-            return f"equivalent in {name} (they differ by less than {one['margin']:.0%})"
+            return f"equivalent in {name} (they differ by less than {100 * one['margin']:.3g} %)"
         case Decision.UNDECIDED:
             return f"not decided in {name} ({interval})"
         case Decision.OUTSIDE:
@@ -255,15 +255,23 @@ def _decision_words(one: Mapping[str, Any]) -> str:
 
 
 def _change_words(change: float) -> str:
-    return f"{abs(change):.1%} {'higher' if change > 0 else 'lower'}"
+    return f"{100 * abs(change):.1f} % {'higher' if change > 0 else 'lower'}"
 
 
-def _interval(one: Mapping[str, Any]) -> str:
-    return f"{change_text(one['low'])} to {change_text(one['high'])}"
+def interval_text(low: float | None, high: float | None) -> str:
+    """The bounds of a change; None: there is no bound on this side."""
+    if low is None:
+        return NO_BOUND if high is None else f"at most {change_text(high)}"
+    return f"at least {change_text(low)}" if high is None else f"{change_text(low)} to {change_text(high)}"
 
 
-def change_text(value: float | None) -> str:
-    return NO_BOUND if value is None else f"{100 * value:+.1f} %"
+def change_text(value: float) -> str:
+    return f"{100 * value:+z.1f} %"
+
+
+def confidence_text(document: Mapping[str, Any]) -> str:
+    """The probability with which all intervals of the experiment hold."""
+    return f"{100 * (1 - document['error']):.3g} %"
 
 
 def value_text(metric: ExperimentMetric, value: float | None, currency: str) -> str:
@@ -296,7 +304,7 @@ def experiment_text(document: Mapping[str, Any]) -> str:
     lines.append("")
     lines.append(
         f"{complete} of {blocks['begun']} begun, at most {blocks['maximum']}. Intervals hold simultaneously,"
-        f" after every block, with {1 - document['error']:.0%} probability."
+        f" after every block, with {confidence_text(document)} probability."
     )
     if document["credits"] is not None:
         rates = f"rates of {printable(document['price']['rates_date'], 40)}"
@@ -374,8 +382,8 @@ def _pair_row(one: Mapping[str, Any]) -> tuple[str, ...]:
         printable(one["b"], 40),
         printable(one["a"], 40),
         formatting.NONE if one["change"] is None else change_text(one["change"]),
-        f"{change_text(one['low'])} to {change_text(one['high'])}",
-        f"{one['margin']:.1%}",
+        interval_text(one["low"], one["high"]),
+        f"{100 * one['margin']:.1f} %",
         one["decision"],
     )
 
@@ -494,10 +502,7 @@ def pair_text(design: ExperimentDesign, one: ArmComparison) -> str:
     name = f"{one.metric.text} {one.b} / {one.a}"
     if not one.by_block:
         return f"{name}: no block yet"
-    if low is None and high is None:
-        interval = "no bound yet"
-    else:
-        interval = f"{change_text(low)} to {change_text(high)}"
+    interval = "no bound yet" if low is None and high is None else interval_text(low, high)
     change = "" if one.change is None else f"{change_text(one.change)} "
     return f"{name}: {change}({interval}), {_outlook(design, one)}"
 

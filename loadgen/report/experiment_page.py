@@ -16,8 +16,10 @@ from loadgen.report.experiment import (
     arm_numbers,
     change_text,
     comparison_sentence,
+    confidence_text,
     credits_head,
     frontier_text,
+    interval_text,
     metering_text,
     value_text,
 )
@@ -88,13 +90,13 @@ def _pairs(document: Mapping[str, Any]) -> str:
             short(one["a"]),
             f'<td class="{_CELLS.get(one["decision"], "w")}">{html(one["decision"])}</td>',
             f'<td class="n">{formatting.NONE if one["change"] is None else change_text(one["change"])}</td>',
-            f'<td class="n">{change_text(one["low"])} to {change_text(one["high"])}</td>',
-            f'<td class="n">{one["margin"]:.1%}</td>',
+            f'<td class="n">{interval_text(one["low"], one["high"])}</td>',
+            f'<td class="n">{100 * one["margin"]:.1f} %</td>',
         )
         for one in document["comparisons"]
     ]
     rule = note(
-        f"Intervals hold simultaneously, after every block, with {1 - document['error']:.0%} probability. Equivalent:"
+        f"Intervals hold simultaneously, after every block, with {confidence_text(document)} probability. Equivalent:"
         " the interval lies inside the margin. Undecided does not mean equal."
     )
     sentences = "".join(f"<li>{html(comparison_sentence(one), 500)}</li>" for one in document["comparisons"])

@@ -23,7 +23,9 @@ from loadgen.report.experiment import (
     ANSWER_MAX,
     change_text,
     comparison_sentence,
+    confidence_text,
     credits_text,
+    interval_text,
     metered_cell,
     metering_text,
 )
@@ -449,7 +451,7 @@ def experiment_markdown(document: Mapping[str, Any]) -> str:
         _experiment_arms(document),
         _experiment_pairs(document),
         f"{len(blocks['complete'])} complete blocks of {blocks['begun']} begun, at most {blocks['maximum']}. Intervals"
-        f" hold simultaneously, after every block, with {1 - document['error']:.0%} probability. Experiment"
+        f" hold simultaneously, after every block, with {confidence_text(document)} probability. Experiment"
         f" {markdown(document['experiment_id'])}.",
     ]
     if document["credits"] is not None:
@@ -494,8 +496,8 @@ def _experiment_pairs(document: Mapping[str, Any]) -> str:
         (
             *(markdown(one[key], NAME_MAX) for key in ("metric", "b", "a")),
             formatting.NONE if one["change"] is None else change_text(one["change"]),
-            f"{change_text(one['low'])} to {change_text(one['high'])}",
-            f"{one['margin']:.1%}",
+            interval_text(one["low"], one["high"]),
+            f"{100 * one['margin']:.1f} %",
             _plain(one["decision"]),
         )
         for one in document["comparisons"]

@@ -386,13 +386,21 @@ def _exact(edge: float, levels: Sequence[float]) -> float:
     return min((level for level in levels if abs(level - edge) <= EDGE_S), key=lambda at: abs(at - edge), default=edge)
 
 
+def _levels_at(edge: int, edges: Sequence[int], levels: Sequence[float]) -> list[float]:
+    """The announced moments that belong to this end of a phase: a phase may be as short as a second."""
+    return [level for level in levels if min(edges, key=lambda other: abs(other - level)) == edge]
+
+
 def _bands(points: Sequence[RunSecond], levels: Sequence[float]) -> tuple[ChartBand, ...]:
     """Bands for the phases that are not measured."""
     bands, measured = [], False
-    for phase, start, end in spans(points):
+    phases = spans(points)
+    edges = [end for *_, end in phases]  # the first phase begins with START
+    for phase, start, end in phases:
         if phase != MEASUREMENT:
             label = html(_phase(phase, measured), 40)
-            bands.append(ChartBand(start=_exact(start, levels), end=_exact(end, levels), label=label, css="warmup"))
+            first_s, last_s = (_exact(edge, _levels_at(edge, edges, levels)) for edge in (start, end))
+            bands.append(ChartBand(start=first_s, end=last_s, label=label, css="warmup"))
         measured = measured or phase == MEASUREMENT
     return tuple(bands)
 

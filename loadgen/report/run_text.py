@@ -43,7 +43,7 @@ VERDICT_COLOURS = {
     **dict.fromkeys(("passed", "better", "equivalent", "steady", "improved", "decided"), "green"),
     **dict.fromkeys(("failed", "missed", "error", "worse", "regression"), "red"),
     **dict.fromkeys(
-        ("invalid", "cancelled", "inconclusive", "undecided", "suspected", "learning", "running", "interrupted"),
+        ("invalid", "cancelled", "inconclusive", "undecided", "suspected", "learning", "running", "unfinished"),
         "yellow",
     ),
 }

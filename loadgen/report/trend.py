@@ -271,7 +271,7 @@ def count_phrase(left_out: Mapping[str, int]) -> str:
 
 def amount(measure: Measure, change: float, *, at_least: bool = False) -> str:
     """A change with its sign and unit."""
-    return f"{'at least ' if at_least else ''}{100 * change:+.1f} {unit(measure)}"
+    return f"{'at least ' if at_least else ''}{100 * change:+z.1f} {unit(measure)}"
 
 
 def trend_data(trend: Trend, last: int) -> dict[str, Any]:
@@ -290,7 +290,7 @@ def trend_data(trend: Trend, last: int) -> dict[str, Any]:
         "left_out": dict(trend.left_out),
         "last_left_out": trend.last_left_out,
         "other_series": [_other_data(other) for other in trend.others],
-        "runs": [{"run_id": run.run_id, "created_at": utc_iso(run.started, "seconds")} for run in trend.runs[first:]],
+        "runs": [{"run_id": run.run_id, "created_at": utc_iso(run.created, "seconds")} for run in trend.runs[first:]],
         "metrics": [_track_data(trend, track, first) for track in trend.tracks],
         "changes": [_step_data(trend, step) for step in trend.steps],
     }

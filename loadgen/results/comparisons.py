@@ -6,6 +6,7 @@ import difflib
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -342,7 +343,8 @@ def _series_run(result: ScenarioResult, summary: Mapping[str, Any], size: str | 
     values, at_least = values_of(summary)
     run = TrendRun(
         run_id=result.run_id,
-        started=result.created_at,
+        created=result.created_at,
+        started=_started(summary) or result.created_at,
         key=SeriesKey(
             template_id=result.template_id,
             driver_major=driver_major(environment),
@@ -356,6 +358,14 @@ def _series_run(result: ScenarioResult, summary: Mapping[str, Any], size: str | 
         facts={name: str(value) for name, value in facts.items() if value is not None},
     )
     return _SeriesRun(run=run, setting=setting)
+
+
+def _started(summary: Mapping[str, Any]) -> datetime | None:
+    """The start of a run in naive UTC; None: it is unknown or unreadable."""
+    try:
+        return datetime.fromisoformat(summary.get("started_at") or "").replace(tzinfo=None)
+    except ValueError:
+        return None
 
 
 def _other(runs: Sequence[TrendRun], newest: Sequence[TrendRun], known: Mapping[str, _SeriesRun]) -> OtherSeries:
@@ -374,15 +384,16 @@ def _no_such_scenario(session: ControlSession, retries: RetryPolicy, scenario: s
     there = (
         f"There are runs of {', '.join(printable(name, 60) for name in names)}." if names else "There are no runs yet."
     )
+    shown = printable(scenario, 100) if scenario.strip() else f'"{printable(scenario, 100)}"'
     return UsageError(
-        f"scenario {printable(scenario, 100)} has no run with a result",
+        f"scenario {shown} has no run with a result",
         remedy=f"{meant}Name a scenario as its file does, in `name:`. {there}",
     )
 
 
 # --- experiments: the stored result, or an interim result ------------------------------------------------------------
 
-INTERRUPTED = "interrupted"  # the verdict of an experiment without a result that no process leads
+UNFINISHED = "unfinished"  # the verdict of an experiment without a result that no process leads
 
 
 def read_experiment_result(session: ControlSession, retries: RetryPolicy, name: str) -> dict[str, Any]:
@@ -437,7 +448,7 @@ def _facts(
             measured=tuple(measured),
             connections={str(arm): int(number) for arm, number in config.get("connections", {}).items()},
             only_connections_differ=bool(config.get("only_connections_differ")),
-            verdict=RUNNING if is_led else INTERRUPTED,
+            verdict=RUNNING if is_led else UNFINISHED,
             exit_code=12,
             reason="a process leads it"
             if is_led
@@ -448,4 +459,4 @@ def _facts(
 
 
 def status_of(verdict: str | None, *, is_led: bool) -> str:
-    return RUNNING if is_led else verdict or INTERRUPTED
+    return RUNNING if is_led else verdict or UNFINISHED

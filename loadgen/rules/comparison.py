@@ -258,7 +258,7 @@ def _change_text(change: MetricChange) -> str:
     name = f"{change.statement}.{change.measure}" if change.statement is not None else change.measure.value
     assert change.span is not None
     unit = " points" if change.measure is Measure.ERROR_RATE else " %"
-    return f"{name} {100 * change.span.point:+.1f}{unit} (limit {100 * change.limit:g}{unit})"
+    return f"{name} {100 * change.span.point:+z.1f}{unit} (limit {100 * change.limit:g}{unit})"
 
 
 def _check_limits(limits: ChangeLimits, names: Sequence[str], *, searched: bool) -> None:

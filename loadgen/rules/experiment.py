@@ -479,12 +479,14 @@ def _detectable_text(plan: ExperimentPlan) -> list[str]:
         lines = [f"  None within {within}."]
     else:
         lines = [
-            f"  If measurements vary by {NOISE:.0%}, nine of ten experiments detect a difference of"
-            f" {plan.detectable:.1%} within {within}; larger ones sooner."
+            f"  If measurements vary by {100 * NOISE:.3g} %, nine of ten experiments detect a difference of"
+            f" {100 * plan.detectable:.1f} % within {within}; larger ones sooner."
         ]
     if is_short and blocks >= max(plan.blocks_min, 2):
         better = minimum_detectable_difference(blocks, plan.error_each, NOISE, last=True)
-        lines.append(f"  With blocks.maximum: {blocks} the planned final check would be after them: {better:.1%}.")
+        lines.append(
+            f"  With blocks.maximum: {blocks} the planned final check would be after them: {100 * better:.1f} %."
+        )
     return lines
 
 

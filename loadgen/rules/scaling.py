@@ -65,7 +65,7 @@ def fit_scaling(points: Sequence[tuple[float, float]]) -> ScalingCurve | str:
     fitted = _fit(n, n / x)
     scatter = _scatter(n, n / x, fitted)
     if scatter > SCATTER_MAX:
-        return f"throughput deviates from the law by {scatter:.0%}"
+        return f"throughput deviates from the law by {100 * scatter:.0f} %"
     drawn = np.array([_fit(n, resampled) for resampled in _resampled(n, fitted, scatter)])
     return ScalingCurve(
         per_connection=_estimate(1 / fitted[0], 1 / drawn[:, 0]),
@@ -126,7 +126,7 @@ def scaling_text(curve: ScalingCurve) -> str:
     one = curve.per_connection
     parts = (
         f"contention {_percent(curve.contention)}, coherence {_percent(curve.coherence)}, one connection"
-        f" {one.value:.3g}/s ({one.low:.3g} to {one.high:.3g}), scatter of the points {curve.scatter:.1%}"
+        f" {one.value:.3g}/s ({one.low:.3g} to {one.high:.3g}), scatter of the points {100 * curve.scatter:.1f} %"
     )
     if curve.peak is None:
         return f"Universal Scalability Law: {parts}; no peak was observed. A model of these points, not a verdict."

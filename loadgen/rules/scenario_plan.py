@@ -395,7 +395,7 @@ def _lines_text(plan: ScenarioPlan) -> Iterator[str]:
     yield from _titled("To prepare", _preparation_text(plan))
     yield from _titled("Find max", _find_max_text(plan))
     yield from _titled("Cost", _cost_text(plan.cost))
-    yield from _titled("Every value and where it comes from", _settings_text(plan))
+    yield from _titled("Values and where they come from", _settings_text(plan))
 
 
 def _titled(title: str, lines: Sequence[str]) -> Iterator[str]:
@@ -478,8 +478,14 @@ def _cost_text(cost: CostEstimate | None) -> list[str]:
 
 
 def _settings_text(plan: ScenarioPlan) -> list[str]:
-    width = max(len(setting.path) for setting in plan.settings)
-    return [f"{each.path.ljust(width)}  {each.value.ljust(VALUE_WIDTH)}  {each.origin}" for each in plan.settings]
+    """Every value but the defaults of `timing`, which only few scenarios change."""
+    shown = [each for each in plan.settings if each.origin != _DEFAULT or not each.path.startswith("timing.")]
+    width = max(len(setting.path) for setting in shown)
+    lines = [f"{each.path.ljust(width)}  {each.value.ljust(VALUE_WIDTH)}  {each.origin}" for each in shown]
+    left_out = len(plan.settings) - len(shown)
+    if left_out:
+        lines.append(f"and {counted(left_out, 'default')} of timing: `validate --plan --format json` shows every value")
+    return lines
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

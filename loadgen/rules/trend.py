@@ -294,6 +294,7 @@ class TrendRun:
     """A run that is part of a series."""
 
     run_id: str
+    created: datetime  # naive UTC
     started: datetime  # naive UTC
     key: SeriesKey
     values: Mapping[Subject, float]  # ms, per second, a share, or a number of connections

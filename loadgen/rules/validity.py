@@ -23,7 +23,7 @@ from loadgen.rules.client_health import ClientHealth, ClientHealthByScope, Clien
 from loadgen.rules.plan import RunPlan
 from loadgen.rules.thresholds import Checked, tally_of
 from loadgen.scenario.model import Threshold
-from loadgen.units import NS_PER_MS
+from loadgen.units import NS_PER_MS, counted
 from loadgen.values import dataclass
 
 # Delivered load: how much of the planned load was delivered, by worker and window, and what is missing. Pure.
@@ -361,9 +361,10 @@ def surplus_warnings(merged: MergedWindows, *, replay: bool) -> list[str]:
     avoided = "a longer warm-up or longer stages avoid that"
     if replay:  # a replay has neither
         avoided = "a capture of a longer span or a lower load.speed makes that less"
+    more = f"{counted(merged.surplus, 'more statement')} {'was' if merged.surplus == 1 else 'were'}"
     return [
-        f"throughput is up to {100 * fraction:.1f} % too high: {merged.surplus:,} statements more were answered after"
-        f" the measured time than were under way at its beginning; {avoided}"
+        f"throughput is up to {100 * fraction:.1f} % too high: {more} answered after the measured time than were under"
+        f" way at its beginning; {avoided}"
     ]
 
 

@@ -10,7 +10,7 @@ from loadgen.report.experiment import ExperimentStatus
 from loadgen.tui.draw import LABEL, cell, flow, label, one_line, spread
 from loadgen.tui.screen_state import ScreenState
 
-NAME_MAX = 30  # columns of a metric and its arm
+NAME_MIN = 30  # columns that a metric and its arm may always have; on a wide screen up to half of it
 _DECISION_STYLES = {Decision.BETTER: "green", Decision.WORSE: "red", Decision.EQUIVALENT: "cyan"}
 
 
@@ -41,7 +41,7 @@ def _experiment_text(status: ExperimentStatus, width: int) -> list[Text]:
 def _experiment_blocks(status: ExperimentStatus, width: int) -> list[Text]:
     """One line for each metric and arm, with the newest blocks that fit."""
     names = [one_line(name, 80) for name, _ in status.rows]
-    name_width = min(NAME_MAX, max((cell_len(name) for name in names), default=0))
+    name_width = min(max(NAME_MIN, (width - LABEL) // 2), max((cell_len(name) for name in names), default=0))
     value_width = max([3, *(cell_len(value) for _, values in status.rows for value in values)])
     shown = max(1, (width - LABEL - name_width) // (value_width + 2))
     numbers = "".join(f"  {cell(str(number), value_width, right=True)}" for number in status.blocks[-shown:])

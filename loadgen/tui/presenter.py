@@ -23,7 +23,7 @@ from loadgen.results.run_snapshot import RunSnapshot, WorkerDisplayState, Worker
 from loadgen.rules.thresholds import Checked
 from loadgen.scenario.model import LoadMode, Scenario
 from loadgen.tui.draw import REASON_MAX, one_line
-from loadgen.tui.history import LiveHistory, RecentFigures, least_seconds
+from loadgen.tui.history import LiveHistory, PeakThroughput, RecentFigures, least_seconds
 from loadgen.tui.screen_state import (
     ErrorLine,
     FindMaxStatus,
@@ -226,7 +226,7 @@ class ScreenPresenter:
             offered=self._offered(snapshot),
             window=window,
             recent=recent if snapshot.run.status is RunStatus.RUNNING else _without_rate(recent),
-            peak=self._history.peak,
+            peak=_peak(self._history.peak, window),
             history=self._history.seconds,
             plan_s=snapshot.ends_s,
             tried=sum(live.measured.queries for live in lives),
@@ -405,6 +405,13 @@ class ScreenPresenter:
                 for step in snapshot.steps
             ),
         )
+
+
+def _peak(known: PeakThroughput | None, window: WindowFigures | None) -> PeakThroughput | None:
+    """The peak, which is at least the average: seconds that are known in part count for the average only."""
+    if known is None or window is None or window.seconds < 1.0 or window.qps <= known.qps:
+        return known
+    return PeakThroughput(qps=window.qps, at_least=True)
 
 
 def _without_rate(recent: RecentFigures | None) -> RecentFigures | None:

@@ -178,12 +178,17 @@ def nice_top(value: float) -> float:
 
 def _scale(top: float, height: int, unit: str) -> list[str]:
     """The labels of a vertical axis, line by line: its end, its middle if there is room, and 0."""
+    end, middle = short(top), short(top / 2)
+    if len(f"{end}{unit}") >= AXIS:  # 2000 ms instead of 2,000 ms, so that the line of the axis stays in its column
+        end, middle = end.replace(",", ""), middle.replace(",", "")
+    if len(f"{end}{unit}") >= AXIS:
+        unit = unit.lstrip()
     numbers = [""] * height
     numbers[-1] = "0"
     if height >= 5:
-        numbers[height // 2] = short(top / 2)
-    numbers[0] = f"{short(top)}{unit}"
-    return [f"{number:>{AXIS - 1}}{'┤' if number else '│'}" for number in numbers]
+        numbers[height // 2] = middle
+    numbers[0] = f"{end}{unit}"
+    return [f"{cell(number, AXIS - 1, right=True)}{'┤' if number else '│'}" for number in numbers]
 
 
 def _axis_line(marks: Sequence[tuple[int, str]], columns: int) -> str:

@@ -131,13 +131,13 @@ def test_an_experiment_is_shown_while_it_goes_on_and_after_it_was_left(plane: Co
     assert (running["verdict"], running["blocks"]["complete"]) == ("running", [1])
     assert experiments.led(session) >= {experiment_id}
     run_leases.release(session, lease)
-    assert read_experiment_result(session, retries(), experiment_id)["verdict"] == "interrupted"
+    assert read_experiment_result(session, retries(), experiment_id)["verdict"] == "unfinished"
     result = {**running, "verdict": "cancelled", "exit_code": 130}
     experiments.finish(session, retries(), experiment_id, lease.epoch, result)
     assert read_experiment_result(session, retries(), experiment_id) == result
     assert experiment_id not in experiments.led(session)
     experiments.begin_block(session, retries(), experiment_id, 2, 2)  # resumed, and killed
-    assert read_experiment_result(session, retries(), experiment_id)["verdict"] == "interrupted"
+    assert read_experiment_result(session, retries(), experiment_id)["verdict"] == "unfinished"
     (listed,) = [one for one in experiments.listed(session, 100) if one.experiment_id == experiment_id]
     assert (listed.name, listed.verdict, listed.exit_code) == ("e", "cancelled", 130)
 

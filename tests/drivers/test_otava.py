@@ -110,8 +110,9 @@ def one_series(seed: int, kind: str) -> Series:
 
 def found_by_trend(series: Series) -> tuple[Change, ...]:
     nights = [
-        TrendRun(run_id=f"night-{number}", started=moment(number), key=KEY, values={P95: value}, facts={})
+        TrendRun(run_id=f"night-{number}", created=at, started=at, key=KEY, values={P95: value}, facts={})
         for number, value in enumerate(series.values_ms)
+        for at in (moment(number),)
     ]
     return tuple(Change(night=step.start, up=step.change > 0) for step in trend_of("orders", nights, {}).steps)
 

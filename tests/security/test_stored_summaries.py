@@ -7,11 +7,13 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from itertools import islice
 from typing import Any
 
 import pytest
 
+from loadgen.clock import utc_iso
 from loadgen.control.session import ParsedRows, RowUnreadable
 from loadgen.control.tables.test_results import ScenarioResult
 from loadgen.errors import RunFailed
@@ -114,11 +116,12 @@ class Readers:
             "run_id": RUN_ID,
             "template_id": "t",
             "status": "COMPLETED",
-            "created_at": START,
+            "created_at": START - timedelta(seconds=5),
             "summary": None,
         }
         if why_not_comparable("A", RUN_ID, "COMPLETED", summary) is None:
             known = _series_run(ScenarioResult(**fields, scenario_config=self._config), summary, "X-Small", "{}")
+            assert known.run.started == START or summary.get("started_at") != utc_iso(START)
             trend = trend_of("orders", [known.run], {})
             assert trend_text(trend, 5, 80)
             json.dumps(trend_data(trend, 5), allow_nan=False)

@@ -15,6 +15,7 @@ from loadgen.errors import UsageError
 from loadgen.metrics.tally import Tally
 from loadgen.model.run import Phase
 from loadgen.report.compare import comparison_data, comparison_html, comparison_text
+from loadgen.report.formatting import rounded
 from loadgen.results.comparisons import measured_seconds
 from loadgen.rules.comparability import ChangeLimits, Measure, parse_limits
 from loadgen.rules.comparison import ChangeVerdict, compare, judge
@@ -179,7 +180,10 @@ def test_too_few_seconds_are_inconclusive():
     (p95,) = [line for line in comparison_text(comparison).splitlines() if line.startswith("* p95")]
     assert re.search(r"\+\d+\.\d %  not enough data ", p95)
     assert comparison_text(comparison).count(why) == 2  # in the verdict, and below the table
-    assert {entry["change"] for entry in comparison_data(comparison)["metrics"]} == {None}
+    metrics = comparison_data(comparison)["metrics"]
+    assert {(entry["low"], entry["high"]) for entry in metrics} == {(None, None)}
+    assert [entry["change"] for entry in metrics] == [rounded(change.point) for change in comparison.changes]
+    assert None not in [entry["change"] for entry in metrics if entry["statement"] is None]
 
 
 def test_a_percentile_of_cancelled_statements_is_a_lower_bound_and_not_compared():

@@ -113,6 +113,18 @@ def test_the_panel_stands_above_the_run(width: int, height: int):
     assert "experiment" not in "\n".join(without)
 
 
+@pytest.mark.parametrize(("width", "whole"), [(80, False), (120, True), (200, True)])
+def test_a_name_is_cut_only_where_half_of_the_screen_has_no_room_for_it(width: int, whole: bool):
+    name = "point_lookup.p50 of all_columns_of_the_table"
+    status = running()
+    rows = tuple((name if number == 0 else other, values) for number, (other, values) in enumerate(status.rows))
+
+    text = "\n".join(text_of(replace(status, rows=rows), width, 60, ScreenPage.EXPERIMENT))
+
+    assert (name in text) is whole
+    assert f"  {status.rows[0][1][-1]}" in text
+
+
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_the_page_of_the_experiment_has_every_interval(width: int, height: int):
     text = "\n".join(text_of(running(), width, height, ScreenPage.EXPERIMENT))

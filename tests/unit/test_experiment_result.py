@@ -11,7 +11,14 @@ from loadgen.metrics.window import MergedWindows, merge
 from loadgen.model.experiment import ExperimentMetric
 from loadgen.model.threshold import parse_threshold
 from loadgen.model.warehouse import Cloud, WarehouseKind, kind_shown, shown_row, snowflake_rates
-from loadgen.report.experiment import ExperimentFacts, block_lines, experiment_document, experiment_text
+from loadgen.report.experiment import (
+    ExperimentFacts,
+    block_lines,
+    experiment_document,
+    experiment_text,
+    interval_text,
+)
+from loadgen.report.exports import experiment_markdown
 from loadgen.rules.experiment import (
     ExperimentDesign,
 )
@@ -229,7 +236,7 @@ def test_an_arm_outside_the_limits_is_not_on_the_frontier():
     assert document["answer"].startswith(
         "Outside the limits: b. a is the only arm inside the limits. b compared with a:"
     )
-    assert re.search(r" better in p95 \(50\.0% lower, .*\), not decided in price \(", document["answer"])
+    assert re.search(r" better in p95 \(50\.0 % lower, .*\), not decided in price \(", document["answer"])
     assert [arm["on_frontier"] for arm in document["arms"]] == [True, False]
     assert document["arms"][1]["price_per_1000"] is None
 
@@ -241,14 +248,14 @@ def test_a_trade_of_price_for_latency_has_no_best_arm():
     spans = rf"{number} to {number}"
     assert re.fullmatch(
         r"No arm is best in both price and response time: a, b are on the frontier\. b compared with a: "
-        rf"better in p95 \(50\.0% lower, {spans}\), worse in price \(100\.0% higher, {spans}\)\.",
+        rf"better in p95 \(50\.0 % lower, {spans}\), worse in price \(100\.0 % higher, {spans}\)\.",
         document["answer"],
     )
 
 
 @pytest.mark.parametrize(
     ("price", "said"),
-    [(1.4, "worse in price (40.0% higher, "), (1.0, "equivalent in price (they differ by less than 5%)")],
+    [(1.4, "worse in price (40.0 % higher, "), (1.0, "equivalent in price (they differ by less than 5 %)")],
 )
 def test_the_answer_has_every_metric_also_when_another_is_not_decided(price, said):
     seven = [one for one in eight_blocks(p95=10.4) if one.block <= 7]
@@ -302,3 +309,25 @@ def test_measurements_are_shown_block_by_block():
         "  price of b  0.5 USD  0.51 USD",
     ]
     assert block_lines(design(), [], "USD") == []
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [
+        (None, None, "no bound"),
+        (None, 0.027, "at most +2.7 %"),
+        (-0.1, None, "at least -10.0 %"),
+        (-0.0001, 0.1, "+0.0 % to +10.0 %"),
+    ],
+)
+def test_an_interval_names_the_bounds_that_it_has(low, high, shown):
+    assert interval_text(low, high) == shown
+
+
+def test_every_percentage_is_written_in_the_same_way():
+    rows = [one for one in eight_blocks(p95=10.4) if one.block <= 7]
+    document = experiment_document(facts(rows, verdict="undecided", exit_code=12))
+
+    for text in (experiment_text(document), experiment_markdown(document)):
+        assert "with 95 % probability" in text
+        assert not re.search(r"\d%", text)

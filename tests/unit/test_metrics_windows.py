@@ -214,6 +214,7 @@ def test_a_surplus_that_hardly_shows_is_ignored() -> None:
     (warning,) = surplus_warnings(replace(merged, surplus=11), replay=False)
     assert "1.1 % too high" in warning
     assert "a longer warm-up" in warning
+    assert "11 more statements were answered after" in warning
     (of_replay,) = surplus_warnings(replace(merged, surplus=11), replay=True)
     assert "a lower load.speed" in of_replay
     assert "warm-up" not in of_replay

@@ -6,11 +6,15 @@ import json
 import re
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.segment import Segment
 
-from loadgen.cli.display import PREPARATION_LINE_S, ProgressLines, progress_line
+from loadgen.cli.display import ECHO_COLUMNS, PREPARATION_LINE_S, Bars, ProgressLines, progress_line
 from loadgen.cli.main import main
 from loadgen.prepare.prepare import PreparationProgress, PreparationStep
 from tests import SCENARIO_EXAMPLES
@@ -134,3 +138,21 @@ def test_lines_come_at_once_for_each_table_and_then_every_ten_seconds(capsys):
         "T: 20,000 of 1,000,000 rows, 1,000 rows/s, 980 s left",
         "U: 0 of 1,000,000 rows",
     ]
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 200])
+def test_progress_bars_leave_room_for_the_echo_of_ctrl_c(width):
+    """In the last column the echo begins a new line, and the bars before it would stay on the screen."""
+    console = Console(file=StringIO(), force_terminal=True, width=width)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("1,000 of 2,000 rows"),
+        TextColumn("0:07"),
+    )
+    bars = Bars(*columns, console=console)
+
+    bars.add_task("A_TABLE_WITH_A_LONG_NAME", total=1_000)
+    lines = console.render_lines(bars.get_renderable(), pad=False)
+
+    assert all(Segment.get_line_length(line) <= width - ECHO_COLUMNS for line in lines)

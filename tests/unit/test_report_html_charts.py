@@ -198,3 +198,18 @@ def test_the_warehouse_has_the_time_axis_of_the_other_charts() -> None:
 def test_an_axis_of_counts_has_whole_ticks() -> None:
     assert [label for _, label in value_axis([0.0, 1.0]).ticks] == ["0", "1"]
     assert [label for _, label in value_axis([0.0, 0.5]).ticks] == ["0", "0.2", "0.4", "0.6"]
+
+
+@pytest.mark.parametrize("warmup_s", [1, 2, 3])
+def test_the_warm_up_is_shaded_from_the_start_to_the_measurement(warmup_s: int) -> None:
+    phases = ["WARMUP"] * warmup_s + ["MEASUREMENT"] * 6
+    own = [worker_second(at + 1.02, phase=phase) for at, phase in enumerate(phases)]
+    begun = RunEvent(at_s=warmup_s + 0.01, label="8", text="8 connections", kind=EventKind.LEVEL)
+    run = record(seconds=merge_seconds(START, own), events=(begun,))
+    picture = drawing(run, "qps")
+    (band,) = [one for one in picture.iter("rect") if one.get("class") == "band warmup"]
+    (zero,) = [one for one in picture.iter("text") if one.text == "0 s"]
+    (mark,) = picture.findall("g/line")
+    assert float(band.get("x") or "") == pytest.approx(float(zero.get("x") or ""), abs=0.2)
+    end = float(band.get("x") or "") + float(band.get("width") or "")
+    assert end == pytest.approx(float(mark.get("x1") or ""), abs=0.2)

@@ -131,6 +131,14 @@ def test_a_phase_without_an_end_counts_up():
     assert "STOPPING COOLDOWN 00:03, " in status_line(cooling, NOW_S)
 
 
+def test_failures_are_counted_from_the_first_statement_on():
+    assert MEASUREMENT.window is not None
+    begun = replace(MEASUREMENT, tried=0, failed=0, window=replace(MEASUREMENT.window, succeeded=0, failed=0))
+
+    assert "failed" not in status_line(begun, NOW_S)
+    assert "0 of 1 failed" in status_line(replace(begun, tried=1), NOW_S)
+
+
 def test_the_last_line_of_a_run_is_its_verdict(clock, capsys):
     display = RunDisplay(scenario(), clock, quiet=False)
     display.show(JobStatus(doing="connecting"))

@@ -68,7 +68,7 @@ Cost
   Plus 0.10 for the control warehouse, if it is X-Small.
   Assumed: one cluster of a standard warehouse of generation 2, at 1.35 credits per hour for X-Small and twice that for each size up (generation 1: 1 credit), running for 4m 40s; costs of preparing and of idling until it suspends are added.
 
-Every value and where it comes from
+Values and where they come from
 """  # noqa: E501 - a line of output is as long as it is
 
 
@@ -86,7 +86,22 @@ def origins(text=TEXT, overrides=()):
 def test_the_plan_describes_the_run_in_plain_words():
     text = plan_text(made())
 
-    assert text.partition("where it comes from\n")[0] + "where it comes from\n" == GOLDEN
+    assert text.partition("where they come from\n")[0] + "where they come from\n" == GOLDEN
+
+
+def test_defaults_of_timing_are_counted_in_the_text_and_listed_in_the_data():
+    plain = made(overrides=["timing.drain=7s"])
+    hidden = [one.path for one in plain.settings if one.path.startswith("timing.") and one.origin == "default"]
+
+    lines = plan_text(plain).splitlines()
+
+    assert len(hidden) > 10
+    assert [line.split() for line in lines if line.startswith("  timing.")] == [
+        ["timing.drain", "7s", "--set", "timing.drain=7s"]
+    ]
+    assert lines[-1] == f"  and {len(hidden)} defaults of timing: `validate --plan --format json` shows every value"
+    assert any(line.split() == ["load.stages.0.ramp", "0s", "default"] for line in lines)
+    assert {one["path"] for one in plan_data(plain)["settings"]} >= set(hidden)
 
 
 def test_every_value_has_its_origin():

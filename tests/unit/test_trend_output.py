@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from loadgen.report import formatting
 from loadgen.report.run_text import verdict_lines
-from loadgen.report.trend import bars, chart_of, trend_data, trend_html, trend_text
+from loadgen.report.trend import amount, bars, chart_of, trend_data, trend_html, trend_text
+from loadgen.results.comparisons import _no_such_scenario
 from loadgen.rules.comparability import Measure, SettingDifference, Subject
 from loadgen.rules.trend import OtherSeries, trend_of
 from tests.unit.trend_builders import KEY, P95, QUIET, night, nights_of, trend
@@ -28,6 +32,21 @@ def test_the_text_begins_with_the_verdict_and_shows_every_metric():
         "LEARNING  orders has no run that counts: 2 have the verdict error; 6 comparable runs are needed",
         "  left out: 2 have the verdict error",
     ]
+
+
+def test_a_run_is_listed_at_the_time_at_which_it_started() -> None:
+    runs = [replace(run, started=run.created + timedelta(minutes=3)) for run in nights_of(QUIET[:2])]
+
+    found = trend_of("orders", runs, {})
+
+    assert "2026-01-01 02:03 to 2026-01-02 02:03 UTC" in trend_text(found, 10)
+    assert '<td class="w">2026-01-01 02:03</td>' in trend_html(found, 10)
+    assert trend_data(found, 10)["runs"][0]["created_at"].startswith("2026-01-01T02:00:00")
+
+
+def test_a_change_that_rounds_to_zero_has_no_minus():
+    assert amount(Measure.P95, -0.0001) == "+0.0 %"
+    assert amount(Measure.P95, -0.001) == "-0.1 %"
 
 
 def test_on_a_narrow_terminal_there_are_fewer_bars_and_no_line_is_too_long():
@@ -218,3 +237,13 @@ def test_the_page_is_whole_loads_nothing_and_shows_foreign_text_as_text():
     assert "&lt;script&gt;" in page
     assert 'class="cross s2"' in page
     assert trend_html(trend_of("empty", [], {}), 30).endswith("</html>\n")
+
+
+@pytest.mark.parametrize(("name", "shown"), [("", '""'), (" ", '" "'), ("nightly", "nightly")])
+def test_a_scenario_without_runs_is_named(name, shown):
+    retries: Any = SimpleNamespace(call=lambda read: ["orders"])
+    no_session: Any = None
+
+    error = _no_such_scenario(no_session, retries, name)
+
+    assert str(error) == f"scenario {shown} has no run with a result"

@@ -9,9 +9,9 @@ import pytest
 from rich.text import Text
 
 from loadgen.model.run import Phase
-from loadgen.tui.draw import cut_between_words, wrapped
+from loadgen.tui.draw import LABEL, cut_between_words, wrapped
 from loadgen.tui.history import PeakThroughput
-from loadgen.tui.screen import ScreenPage, nice_top
+from loadgen.tui.screen import AXIS, FIGURES, ScreenPage, nice_top
 from loadgen.tui.screen_state import LatencyDistribution, LogEntry, ScreenState
 from tests.unit.tui_builders import MEASUREMENT, drawn, quantile_of, step
 from tests.unit.tui_views import FIND_MAX, SIZES, VIEWS
@@ -268,6 +268,29 @@ def test_an_axis_ends_at_a_round_number():
     tops = [nice_top(value) for value in (0.0, 0.031, 1.0, 1.01, 8.1, 99.0, 334.0, 1_000.0)]
 
     assert tops == pytest.approx([1.0, 0.04, 1.0, 1.2, 9.0, 100.0, 400.0, 1_000.0])
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: str(size))
+@pytest.mark.parametrize("factor", [0.000_13, 0.003, 13, 20, 1_400, 30_000])
+def test_the_line_of_an_axis_is_in_one_column_whatever_the_numbers_are(factor, size):
+    for view in (MEASUREMENT, FIND_MAX):
+        seconds = tuple(
+            replace(
+                second,
+                qps=None if second.qps is None else second.qps * factor,
+                p95_ms=None if second.p95_ms is None else second.p95_ms * factor,
+            )
+            for second in view.history
+        )
+
+        lines = drawn(replace(view, history=seconds), *size).split("\n")
+
+        columns = {line.index("┤") for line in lines if "┤" in line}
+        assert LABEL + FIGURES + AXIS - 1 in columns
+        assert columns <= {
+            LABEL + AXIS - 1,
+            LABEL + FIGURES + AXIS - 1,
+        }  # of the histogram, and of the charts over time
 
 
 @pytest.mark.parametrize(

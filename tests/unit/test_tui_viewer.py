@@ -13,6 +13,7 @@ from loadgen.model.run import Phase, ProcessEnd, RunStatus
 from loadgen.results.run_snapshot import WorkerHealth
 from loadgen.scenario.model import ArrivalProcess, FindMaxSettings, LoadMode, LoadStage
 from loadgen.tui.draw import clock, count, measured, ms, one_line, percent, rate, short, short_worker, time_of
+from loadgen.tui.history import PeakThroughput
 from loadgen.tui.presenter import ScreenPresenter, new_log_entries
 from tests.unit.orchestrator_builders import tally, window
 from tests.unit.tui_builders import MOMENT, quantile_of, run_row, scenario, second, snapshot, worker
@@ -68,6 +69,19 @@ def test_a_run_that_drains_has_no_rate_though_its_last_times_stay(status):
     for view in (drains, after):
         assert view.recent is not None
         assert (view.recent.qps, view.recent.p95) == (None, measured.recent.p95)
+
+
+def test_a_peak_is_never_below_the_average():
+    """Seconds that are known in part, as the first and the newest one, count for the average only."""
+    viewer = ScreenPresenter(scenario())
+    seconds = (second(1.0, 5.0), second(2.0, 5.0, 5.0))
+    busy = worker(0, window({"s": tally((5.0,) * 9)}, seconds=2.0), elapsed_s=2.0, seconds=seconds)
+
+    shown = viewer.update(snapshot(2.0, busy, elapsed_s=2.0))
+
+    assert shown.window is not None
+    assert shown.window.qps == 4.5
+    assert shown.peak == PeakThroughput(qps=4.5, at_least=True)
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,11 @@ def night(
     at_least: Collection[Subject] = (),
     apart: timedelta = timedelta(days=1),
 ) -> TrendRun:
+    created = datetime(2026, 1, 1, 2) + number * apart  # noqa: DTZ001 - naive UTC by design
     return TrendRun(
         run_id=f"night-{number:03d}",
-        started=datetime(2026, 1, 1, 2) + number * apart,  # noqa: DTZ001 - naive UTC by design
+        created=created,
+        started=created,
         key=key,
         values=values,
         facts=facts or {},

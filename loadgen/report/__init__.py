@@ -3,12 +3,11 @@
 records          everything a report is made of; the seconds of a run, all workers together
 summary          summary.json, the contract for scripts
 formatting       how numbers are written; foreign text made safe for HTML, XML, Markdown and CSV
-page             the frame, the style and the parts of HTML pages
+html_page        the frame, the style and the parts of HTML pages
 svg              charts
 run_page         report.html of a run
-run_charts       its charts over time
+run_charts       its charts over time, with the planned load
 distribution     percentile curve, histogram, and ranges of response times
-run_plan         its planned load over time
 run_statements   its statements, stages, find-max steps and user sessions
 run_replay       a replay compared with its recording
 run_text         the result of a run as text for a terminal

@@ -14,7 +14,7 @@ from loadgen.metrics.histogram import IntArray
 from loadgen.metrics.percentile import is_supported
 from loadgen.report import formatting
 from loadgen.report.formatting import fact_value, html, html_whole_ids, setting_name
-from loadgen.report.page import note, plain_figure, section, short, stroke, table, verdict_page, whole
+from loadgen.report.html_page import note, plain_figure, section, short, stroke, table, verdict_page, whole
 from loadgen.report.records import REACH_PARTS, stretches
 from loadgen.report.svg import (
     LEFT,

@@ -11,7 +11,7 @@ import numpy as np
 from loadgen.metrics.histogram import HIGHEST_NS, LOWEST_NS, Histogram, group_of
 from loadgen.report import formatting
 from loadgen.report.formatting import html, html_name
-from loadgen.report.page import figure, not_drawn, note, number, table
+from loadgen.report.html_page import figure, not_drawn, note, number, table
 from loadgen.report.records import RunRecord
 from loadgen.report.run_charts import statement_colours
 from loadgen.report.svg import Axis, Chart, ChartLine, ChartMarker, Point, linear_axis, log_axis

@@ -24,7 +24,7 @@ from loadgen.report.experiment import (
     value_text,
 )
 from loadgen.report.formatting import html
-from loadgen.report.page import note, plain_figure, section, short, table, text, verdict_page
+from loadgen.report.html_page import note, plain_figure, section, short, table, text, verdict_page
 from loadgen.report.svg import LEFT, TICK_WIDTH, Axis, Chart, ChartBand, ChartDot, ChartLine, linear_axis
 from loadgen.rules.scaling import fit_scaling, scaling_text
 from loadgen.units import counted

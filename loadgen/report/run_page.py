@@ -20,7 +20,7 @@ from loadgen.model.threshold import threshold_words
 from loadgen.report import formatting
 from loadgen.report.distribution import histogram_chart, percentile_curve, ranges
 from loadgen.report.formatting import connection_failures, html, html_json, login_words
-from loadgen.report.page import (
+from loadgen.report.html_page import (
     SCRIPT,
     code,
     data,

@@ -12,7 +12,7 @@ from loadgen.metrics.window import MergedWindows
 from loadgen.model.capture import LeftOutReason, RecordedTimes, Replay, SessionReplay, WriteReplay
 from loadgen.report import formatting
 from loadgen.report.formatting import html
-from loadgen.report.page import figure, named, note, number, table, text
+from loadgen.report.html_page import figure, named, note, number, table, text
 from loadgen.report.records import RunRecord
 from loadgen.report.run_charts import ChartSeries, HoverData, described, value_axis
 from loadgen.report.svg import Chart, ChartLine, clock, time_axis

@@ -9,7 +9,20 @@ from loadgen.metrics.histogram import EMPTY
 from loadgen.model.threshold import ThresholdMetric
 from loadgen.report import formatting
 from loadgen.report.formatting import html, html_name
-from loadgen.report.page import code, data, details, facts, figure, named, not_drawn, note, number, short, table, text
+from loadgen.report.html_page import (
+    code,
+    data,
+    details,
+    facts,
+    figure,
+    named,
+    not_drawn,
+    note,
+    number,
+    short,
+    table,
+    text,
+)
 from loadgen.report.records import RunRecord
 from loadgen.report.run_charts import ChartSeries, Timeline, checks_of, limit_of, statement_colours
 from loadgen.report.svg import Axis, Chart, ChartDot, ChartLimit, ChartLine, Point, linear_axis

@@ -13,7 +13,7 @@ from loadgen.log import printable
 from loadgen.report import formatting
 from loadgen.report.compare import UNITS, said, unit
 from loadgen.report.formatting import html, html_whole_ids
-from loadgen.report.page import note, number, plain_figure, section, short, table, verdict_page, whole
+from loadgen.report.html_page import note, number, plain_figure, section, short, table, verdict_page, whole
 from loadgen.report.run_text import UNLIMITED_WIDTH
 from loadgen.report.svg import Axis, Chart, ChartDot, ChartLine, ChartMarker, linear_axis, with_lanes
 from loadgen.rules.comparability import Measure, Subject

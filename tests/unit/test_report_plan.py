@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loadgen.report.records import RunEvent
-from loadgen.report.run_plan import level_at, planned_levels, planned_rates
+from loadgen.report.run_charts import level_at, planned_levels, planned_rates
 from loadgen.scenario.model import Load, LoadMode, LoadStage
 from tests.unit.report_builders import record, scenario
 

@@ -97,8 +97,8 @@ def _prepare(
     scenario: Scenario, connection: str | None, *, drop: bool, force: bool, quiet: bool, clock: Clock
 ) -> PreparationResult:
     from loadgen.cli.display import preparation_display
-    from loadgen.prepare.prepare import PreparationJob, PreparationStopped
-    from loadgen.prepare.session import opener, target_profile
+    from loadgen.prepare.prepare import PreparationJob
+    from loadgen.prepare.session import PreparationStopped, opener, target_profile
 
     profile = target_profile(scenario, connection)
     for warning in profile.warnings:

@@ -39,7 +39,7 @@ from loadgen.prepare.fill import (
     table_status,
     tables_of,
 )
-from loadgen.prepare.session import PrepareSession, cancel_running
+from loadgen.prepare.session import PreparationStopped, PrepareSession, cancel_running
 from loadgen.prepare.table_definition import TableDefinition, shown
 from loadgen.scenario.document import ScenarioProblems
 from loadgen.scenario.file import read_manifest, require_inside
@@ -97,13 +97,6 @@ class PreparationResult:
     tables: tuple[PreparedTable, ...]
     statements: int
     seconds: float
-
-
-class PreparationStopped(LoadgenError):
-    """`stop` was set before the preparation was complete."""
-
-    exit_code = 130
-    remedy = "Run the same command to continue."
 
 
 class TableConflict(ConfigurationError):

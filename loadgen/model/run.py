@@ -187,6 +187,15 @@ class ProcessEnd:
         return f"{self.worker_id} {how}"
 
 
+_REFUSED_STATEMENT = re.compile(r"worker-\d+ [^:]*: statement (?P<name>.+?): ")
+
+
+def error_hint(reason: str) -> str | None:
+    """What to do about a run that ended for this reason. None: the reason says it."""
+    found = _REFUSED_STATEMENT.match(reason)
+    return None if found is None else f"Check the SQL of statement {found['name']}."
+
+
 def worker_share(total: int, index: int, count: int) -> int:
     """Part `index` of `total`. The parts add up exactly and differ by at most one; low indexes get the remainder."""
     if count < 1 or not 0 <= index < count:

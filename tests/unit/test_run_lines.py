@@ -149,3 +149,15 @@ def test_the_last_line_of_a_run_is_its_verdict(clock, capsys):
         "stopping",
         "r1 MISSED, exit code 10: not met: p95 < 1ms",
     ]
+
+
+def test_the_reason_of_the_end_is_printed_once_when_a_worker_repeats_it(clock: FakeClock, capsys):
+    why = "worker-0 exited with code 1: statement pay: no such table"
+    lines = RunLines(clock, quiet=False)
+    log = tuple(LogEntry(moment=MOMENT, text=text) for text in (f"ending: {why}", why, "worker-1 is LATE"))
+
+    lines.show(replace(MEASUREMENT, log=log))
+
+    said = capsys.readouterr().err
+    assert said.count(why) == 1
+    assert "worker-1 is LATE" in said

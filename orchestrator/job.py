@@ -286,7 +286,7 @@ class RunJob:
         """End runs whose orchestrator was lost. Returns True if some run can be ended later."""
         session = ControlSession(place, role="recover")
         try:
-            return recover_orphans(session, retries, by=self.roles.user)
+            return recover_orphans(session, retries, by=self.roles.user, show=self.roles.show)
         finally:
             session.close()
 

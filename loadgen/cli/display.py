@@ -223,7 +223,7 @@ class RunDisplay:
             self._display.say(text)
 
     def verdict(self, summary: Mapping[str, Any]) -> None:
-        """Print the verdict, and what to do about an error; on a terminal, the result that follows shows the verdict."""
+        """Print the verdict, and what to do about an error. On a terminal, the result shows the verdict."""
         if not self._with_screen:
             word = verdict_word(str(summary["verdict"])).upper()
             verdict = f"{word}, exit code {summary['exit_code']}: {summary['exit_reason']}"

@@ -140,13 +140,11 @@ def judge_run(
     checked = limits.complete(merged, gathered.measured_s, planned_s)
     delivered = _delivered(ended, search, known)
     lost = {one.worker_id: one.why for one in ended.workers if one.health in (WorkerHealth.DEAD, WorkerHealth.MISSING)}
-    said = known.reason if known.status is RunStatus.FAILED else ""  # its result begins with the reason
-    gaps = tuple(gap for gap in gaps if gap not in map(measured_nothing, lost))
     evidence = Evidence(
         merged=merged,
         client=client,
-        lost_workers=(*(one if why == said else why for one, why in lost.items()), *known.replaced),
-        gaps=(*gaps, *timing.invalid),
+        lost_workers=(*_lost_workers(lost, known), *known.replaced),
+        gaps=(*(gap for gap in gaps if gap not in map(measured_nothing, lost)), *timing.invalid),
         disturbances=(*known.disturbances, *known.foreign.disturbances),
         delivered=delivered,
         aborted=known.aborted,
@@ -186,6 +184,12 @@ def judge_run(
         logins=ended.connections,
         unstored={worker.worker_id: worker.unstored_rows for worker in ended.workers if worker.unstored_rows},
     )
+
+
+def _lost_workers(lost: Mapping[str, str], known: Circumstances) -> list[str]:
+    """Lost workers, each with its reason, unless that is the reason of the end: the result begins with it."""
+    said = known.reason if known.status is RunStatus.FAILED else ""
+    return [worker_id if why == said else why for worker_id, why in lost.items()]
 
 
 def _delivered(ended: EndedRun, search: FindMaxController | None, known: Circumstances) -> Delivered:

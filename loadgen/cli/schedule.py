@@ -155,7 +155,6 @@ def add(
 
     check_new(name, max_catchup, Overlap(overlap))
     parse_cron(expression, timezone)
-    words = parse_labels(requires, "--requires")
     with experiment_remedy(ONLY_SCENARIOS):
         aim = resolve_target(file, connection, **parts)
     print_scenario_warnings(aim.loaded)
@@ -168,7 +167,7 @@ def add(
         overlap=Overlap(overlap),
         wanted=replace(
             pack_scenario(file, connection, aim.loaded),
-            requires=words,
+            requires=parse_labels(requires, "--requires"),
             priority=priority,
             judging=baseline_check_of(baseline, confirm, aim.place),
         ),

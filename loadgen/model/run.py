@@ -39,7 +39,7 @@ def chosen_id(name: str, ids: Sequence[str], *, noun: str, remedy: str) -> str:
     """The id that equals `name`, or the only one that begins with it. `ids`: those that begin with it, at least the
     first IDS_SHOWN + 1 in their order. UsageError if there is none, or more than one; `remedy` says what shows them."""
     if not name:
-        raise UsageError(f"the name of a {noun} is empty", remedy=remedy)
+        raise UsageError(f"the name of {'an' if noun[0] in 'aeiou' else 'a'} {noun} is empty", remedy=remedy)
     if name in ids:
         return name
     if not ids:

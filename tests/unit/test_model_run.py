@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.control.session import load_queries
-from loadgen.model.run import PHASES, RUN_TRANSITIONS, InvalidTransition, Phase, RunStatus, check_transition, error_hint
+from loadgen.errors import UsageError
+from loadgen.model.run import (
+    PHASES,
+    RUN_TRANSITIONS,
+    InvalidTransition,
+    Phase,
+    RunStatus,
+    check_transition,
+    chosen_id,
+    error_hint,
+)
 
 # As the design draws it, written down a second time.
 ALLOWED = {
@@ -109,3 +119,9 @@ def test_the_tables_name_the_same_states_and_have_room_for_them():
 )
 def test_a_refused_statement_has_a_hint_that_names_it(reason, hint):
     assert error_hint(reason) == hint
+
+
+@pytest.mark.parametrize(("noun", "said"), [("run", "of a run is"), ("experiment", "of an experiment is")])
+def test_an_empty_name_is_rejected(noun, said):
+    with pytest.raises(UsageError, match=said):
+        chosen_id("", (), noun=noun, remedy="Write it.")

@@ -143,7 +143,7 @@ def judge_run(
     evidence = Evidence(
         merged=merged,
         client=client,
-        lost_workers=(*_lost_workers(lost, known), *known.replaced),
+        lost_workers=(*lost.values(), *known.replaced),
         gaps=(*(gap for gap in gaps if gap not in map(measured_nothing, lost)), *timing.invalid),
         disturbances=(*known.disturbances, *known.foreign.disturbances),
         delivered=delivered,
@@ -184,12 +184,6 @@ def judge_run(
         logins=ended.connections,
         unstored={worker.worker_id: worker.unstored_rows for worker in ended.workers if worker.unstored_rows},
     )
-
-
-def _lost_workers(lost: Mapping[str, str], known: Circumstances) -> list[str]:
-    """Lost workers, each with its reason, unless that is the reason of the end: the result begins with it."""
-    said = known.reason if known.status is RunStatus.FAILED else ""
-    return [worker_id if why == said else why for worker_id, why in lost.items()]
 
 
 def _delivered(ended: EndedRun, search: FindMaxController | None, known: Circumstances) -> Delivered:

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from loadgen.cli.display import RunDisplay, RunLines, status_line
+from loadgen.cli.run import _said_once
 from loadgen.model.run import Phase
 from loadgen.tui.screen_state import LogEntry, TableProgress
 from orchestrator.job import JobStatus
@@ -161,3 +162,11 @@ def test_the_reason_of_the_end_is_printed_once_when_a_worker_repeats_it(clock: F
     said = capsys.readouterr().err
     assert said.count(why) == 1
     assert "worker-1 is LATE" in said
+
+
+def test_the_text_of_a_failed_run_has_its_reason_once():
+    reasons = ["worker lost: worker-0 ended: refused", "too few samples: 0"]
+    summary = {"verdict": "error", "exit_reason": "worker-0 ended: refused", "validity": {"reasons": reasons}}
+
+    assert _said_once(summary)["validity"]["reasons"] == reasons[1:]
+    assert _said_once(summary | {"verdict": "invalid"})["validity"]["reasons"] == reasons

@@ -23,8 +23,15 @@ from loadgen.control.tables import run_status
 from loadgen.errors import LoadgenError, RunFailed, cannot_write
 from loadgen.log import logged_to, printable
 from loadgen.model.run import is_id
-from loadgen.prepare.prepare import PreparationProgress, PreparationStopped, deal_replay, prepare_scenario, read_pools
-from loadgen.prepare.session import PrepareSession, opener, server_version, target_profile
+from loadgen.prepare.prepare import PreparationProgress, deal_replay, prepare_scenario, read_pools
+from loadgen.prepare.session import (
+    PreparationStopped,
+    PrepareSession,
+    cancel_running,
+    opener,
+    server_version,
+    target_profile,
+)
 from loadgen.report.records import RunRecord
 from loadgen.report.summary import with_unstored
 from loadgen.results.run_record import read_record
@@ -34,7 +41,7 @@ from loadgen.scenario.model import EMBEDDED, Scenario
 from loadgen.scenario.settings import EmbeddedSettings, SpawnerKind
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
-from loadgen.snowflake.session import RetryPolicy
+from loadgen.snowflake.session import OpenConnection, RetryPolicy
 from loadgen.threads import exit_code_after
 from loadgen.values import dataclass
 from orchestrator.recover import leaderless_run_on, recover_orphans
@@ -123,6 +130,7 @@ class RunJob:
     output: Path | None = None
     record: RunRecord | None = None  # for the reports, once the run has ended
     taken_over: str | None = None  # id of the run that is taken over
+    _preparing: PrepareSession | None = None  # its statement is cancelled by the second signal
     _service: OrchestratorService | None = None
     _finished: FinishedRun | None = None
     _written: Mapping[str, Any] | None = None  # the summary in the folder of the run
@@ -134,9 +142,13 @@ class RunJob:
 
     def interrupt(self, number: int) -> None:
         """Request the end because of signal `number`: gracefully the first time, at once the second time."""
-        self.stop.set()
+        is_second = self.stop.is_set()
+        self.stop.set()  # before the look at the service: its owner sets the service before it looks at `stop`
         if self._service is not None:
             self._service.interrupt(number)
+        elif is_second and self._preparing is not None:  # a separate thread: the login may take long
+            cancel = partial(cancel_running, self._preparing, self._open_target())
+            threading.Thread(target=cancel, name="prepare-cancel", daemon=True).start()
 
     def result(self, received: Sequence[int] = ()) -> FinishedRun:
         """The run that has ended. Raises the error that ended the job; its exit code is that of the first signal that
@@ -229,9 +241,11 @@ class RunJob:
             return self._reported(place, finished)
 
     def _target_session(self) -> PrepareSession:
-        return PrepareSession(
-            opener(target_profile(self.scenario, None), self.scenario), stop=self.stop, clock=self.clock
-        )
+        self._preparing = PrepareSession(self._open_target(), stop=self.stop, clock=self.clock)
+        return self._preparing
+
+    def _open_target(self) -> OpenConnection:
+        return opener(target_profile(self.scenario, None), self.scenario)
 
     def _target_info(self, session: PrepareSession) -> TargetInfo:
         return TargetInfo(server=server_version(session), shared_warehouse=self.share)
@@ -272,7 +286,7 @@ class RunJob:
         """End runs whose orchestrator was lost. Returns True if some run can be ended later."""
         session = ControlSession(place, role="recover")
         try:
-            return recover_orphans(session, retries, by=self.roles.user)
+            return recover_orphans(session, retries, by=self.roles.user, show=self.roles.show)
         finally:
             session.close()
 

@@ -116,16 +116,17 @@ def _recover_all(
     return done, left
 
 
-def recover_orphans(session: ControlSession, retries: RetryPolicy, *, by: str) -> bool:
-    """End the orphans of other orchestrators at the start of a new one. A failure is logged only. Returns True if some
-    run can be ended later."""
+def recover_orphans(session: ControlSession, retries: RetryPolicy, *, by: str, show: Callable[[str], None]) -> bool:
+    """End the orphans of other orchestrators at the start of a new one. `show` prints a line for the user; a failure is
+    logged only. Returns True if some run can be ended later."""
     try:
         done, left = recover_runs(session, retries, by=by)
     except LoadgenError as error:
         event(log, logging.WARNING, "recovery_failed", why=str(error))
         return False
     for one in done:
-        event(log, logging.WARNING, "run_recovered", run=one.run_id, status=one.status, reason=one.reason)
+        event(log, logging.INFO, "run_recovered", run=one.run_id, status=one.status, reason=one.reason)
+        show(f"warning: run {one.run_id} had lost its orchestrator and was ended as {one.status}: {one.reason}")
     return any(one.free_in_s is not None for one in left)
 
 

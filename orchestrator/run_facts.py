@@ -50,6 +50,7 @@ from orchestrator.run_result import (
     driver_lightened,
     gather_windows,
     login_counts,
+    measured_nothing,
     missing_load_causes,
     planned_until_s,
     session_counts,
@@ -138,12 +139,12 @@ def judge_run(
     planned_s = 0.0 if plan.ends_s is None else plan.ends_s - plan.measures_s
     checked = limits.complete(merged, gathered.measured_s, planned_s)
     delivered = _delivered(ended, search, known)
-    lost = [one.why for one in ended.workers if one.health in (WorkerHealth.DEAD, WorkerHealth.MISSING)]
+    lost = {one.worker_id: one.why for one in ended.workers if one.health in (WorkerHealth.DEAD, WorkerHealth.MISSING)}
     evidence = Evidence(
         merged=merged,
         client=client,
-        lost_workers=(*lost, *known.replaced),
-        gaps=(*gaps, *timing.invalid),
+        lost_workers=(*lost.values(), *known.replaced),
+        gaps=(*(gap for gap in gaps if gap not in map(measured_nothing, lost)), *timing.invalid),
         disturbances=(*known.disturbances, *known.foreign.disturbances),
         delivered=delivered,
         aborted=known.aborted,

@@ -71,6 +71,9 @@ def remove_run_folder(folder: Path) -> None:
 def _folder_errors(folder: Path) -> Iterator[None]:
     try:
         yield
+    except FileExistsError as error:
+        what = f"{printable(str(folder))} is not a directory"
+        raise ConfigurationError(what, remedy="Choose another directory with --output-dir.") from error
     except OSError as error:
         raise cannot_write(printable(str(folder)), error, "Choose another directory with --output-dir.") from error
 

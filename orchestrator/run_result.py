@@ -89,6 +89,10 @@ class MeasuredWindows:
         return [[window for window in windows if window.step_id == step_id] for windows in self.windows.values()]
 
 
+def measured_nothing(worker_id: str) -> str:
+    return f"{worker_id} measured nothing"
+
+
 def gather_windows(workers: Sequence[WorkerSnapshot], stored: Sequence[WindowRow]) -> MeasuredWindows:
     """The measured windows of every worker. Missing or inconsistent windows are listed as gaps."""
     gaps = [str(error) for error in stored.unreadable] if isinstance(stored, ParsedRows) else []
@@ -106,7 +110,7 @@ def gather_windows(workers: Sequence[WorkerSnapshot], stored: Sequence[WindowRow
             if problem is not None:
                 gaps.append(f"{worker.worker_id}: {problem}")
         if not measured:
-            gaps.append(f"{worker.worker_id} measured nothing")
+            gaps.append(measured_nothing(worker.worker_id))
         windows[worker.worker_id] = measured
     return MeasuredWindows(windows=windows, gaps=tuple(gaps), warmups=warmups)
 

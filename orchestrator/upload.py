@@ -68,6 +68,12 @@ def latest_run_id(place: ControlPlaneLocation, name: str, note: Note) -> str:
         return run_status.find_run(session, _retries(note), name).run_id
 
 
+def stored_run_id(place: ControlPlaneLocation, name: str) -> str:
+    """The run id in the tables that is or begins with `name`. UsageError if there is no such run, or more than one."""
+    with closing(ControlSession(place, role="upload")) as session:
+        return run_status.find_run(session, RetryPolicy(stop=threading.Event(), attempts=1), name).run_id
+
+
 def find_spooled(spool: SpoolAccess, runs_folder: Path, run: str) -> SpooledRun:
     """The run with this id, or the only one with spooled rows whose id begins with it. Looks into the default spool of
     workers, and into those in the folders of runs. Connects to nothing."""

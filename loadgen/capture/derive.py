@@ -151,8 +151,12 @@ def read_manifest(capture: Path) -> CaptureManifest:
     try:
         return CaptureManifest.of_text((capture / MANIFEST_FILE).read_text("utf-8"))
     except (OSError, ValueError) as error:
+        why = f"is not a capture: {error}"
+        if isinstance(error, OSError):
+            place = f"is not a capture: {MANIFEST_FILE} " if capture.is_dir() else ""
+            why = f"{place}cannot be read: {error.strerror}"
         raise UsageError(
-            f"{printable(str(capture), 200)} is not a capture: {error}",
+            f"{printable(str(capture), 200)} {why}",
             remedy="Name a folder that `loadgen capture` wrote.",
         ) from error
 

@@ -7,6 +7,7 @@ made visible, so foreign text cannot control the terminal.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import re
@@ -31,12 +32,18 @@ if TYPE_CHECKING:
     from loadgen.report.run_text import TextLine
 
 
+class StdoutClosed(OSError):
+    """The caller has closed stdout (`>&-`)."""
+
+
 def echo(text: str, *, err: bool = False, nl: bool = True, wrap: bool = True) -> None:
     """Print to stdout or stderr. Newlines and tabs are kept: foreign text has been through `printable` before.
 
     On a terminal, lines to stderr are wrapped between words; without `wrap` they are not, so that commands can be
     copied. A failure to write to stderr, such as a full disk, is ignored. A closed pipe raises BrokenPipeError on both.
     """
+    if text and not err:
+        _require_stdout()
     text = printable(text, sys.maxsize, multiline=True)
     width = columns_of(sys.stderr) if err and wrap else None
     if width is not None and len(text) * 2 > width:  # a character takes at most two columns
@@ -48,6 +55,12 @@ def echo(text: str, *, err: bool = False, nl: bool = True, wrap: bool = True) ->
     except OSError as error:
         if not err or isinstance(error, BrokenPipeError):
             raise
+
+
+def _require_stdout() -> None:
+    """Raise if stdout was closed when the program started: click would print nothing."""
+    if sys.stdout is None:
+        raise StdoutClosed(errno.EBADF, "stdout is closed")
 
 
 def warn(line: str) -> None:
@@ -92,6 +105,7 @@ def shows_colours() -> bool:
 
 def print_lines(lines: Iterable[TextLine]) -> None:
     """Print the lines of a result, in colour on a terminal."""
+    _require_stdout()
     coloured = shows_colours()
     for line in lines:
         text, mark = printable(line.text, sys.maxsize), printable(line.mark)
@@ -245,6 +259,8 @@ def discard_output(stream: TextIO | None) -> None:
 
 
 def _is_of_output(error: OSError) -> bool:
+    if isinstance(error, StdoutClosed):
+        return True
     frames = list(traceback.walk_tb(error.__traceback__))
     return bool(frames) and frames[-1][0].f_code is click.echo.__code__
 

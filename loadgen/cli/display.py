@@ -21,6 +21,7 @@ from rich.text import Text
 from loadgen.cli.common import echo
 from loadgen.clock import Clock
 from loadgen.log import event, printable
+from loadgen.model.run import error_hint
 from loadgen.prepare.prepare import PreparationProgress, PreparationStep
 from loadgen.report.experiment import ExperimentStatus
 from loadgen.report.formatting import verdict_word
@@ -39,6 +40,7 @@ log = logging.getLogger(__name__)
 
 LINE_S = 9.8  # below ten seconds by one tick, so that the interval between two lines never exceeds ten seconds
 LINE_MAX = 1_000  # characters
+_ENDING = "ending: "  # begins the entry of the log that says why the run ends
 
 
 class RunLines:
@@ -50,11 +52,14 @@ class RunLines:
         self._last_key: object = None
         self._last_ns = 0
         self._last_printed: LogEntry | None = None  # the last entry of the log that was printed
+        self._ending = ""  # why the run ends: the state of a worker may repeat it
 
     def show(self, view: ScreenState) -> None:
         now_ns = self._clock.monotonic_ns()
         for line in self._new(view.log):
-            if line.text != _state(view):
+            if line.text.startswith(_ENDING):
+                self._ending = line.text.removeprefix(_ENDING)
+            if line.text not in (_state(view), self._ending):
                 self.say(f"{view.run_id or view.scenario}: {line.text}")
         key = (view.status, view.phase, view.run_id, *(() if view.status else (view.doing, _table(view))))
         if key != self._last_key or now_ns - self._last_ns >= LINE_S * NS_PER_S:
@@ -221,11 +226,16 @@ class RunDisplay:
             self._display.say(text)
 
     def verdict(self, summary: Mapping[str, Any]) -> None:
-        """Print the verdict as the last line; on a terminal, the result that follows shows it."""
+        """Print the verdict, and what to do about an error. On a terminal, the result shows the verdict."""
         if not self._with_screen:
             word = verdict_word(str(summary["verdict"])).upper()
             verdict = f"{word}, exit code {summary['exit_code']}: {summary['exit_reason']}"
             self._display.say(f"{summary['run_id']} {verdict}")
+        hint = error_hint(str(summary["exit_reason"])) if summary["verdict"] == "error" else None
+        if hint is not None and self._with_screen:
+            echo(f"hint: {printable(hint)}", err=True)
+        elif hint is not None:
+            self._display.say(f"hint: {hint}")
 
     def close(self) -> None:
         self._display.close()

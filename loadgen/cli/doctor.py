@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.common import echo, print_lines, terminal_width, text_table, warn
-from loadgen.cli.options import embedded_server_if_needed, format_option, scenario_options
+from loadgen.cli.options import embedded_server_if_needed, experiment_remedy, format_option, scenario_options
 from loadgen.clock import SystemClock
 from loadgen.control.location import CommandTarget, resolve_target
 from loadgen.embedded.client import server_line
@@ -62,7 +62,8 @@ def doctor(file: Path | None, connection: str | None, output: str) -> int:
     Marks: ✓ ready, ! warning, ✗ a run would fail, · skipped. Findings come with a remedy. Exit code: 0 without ✗, 2 if
     the configuration has ✗, 3 if another check has.
     """
-    aim = resolve_target(file, connection)
+    with experiment_remedy("Check the file that it names under scenario."):
+        aim = resolve_target(file, connection)
     with ExitStack() as stack:
         trouble: LoadgenError | None = None
         server: str | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +19,14 @@ from loadgen.cli.options import (
     with_control_session,
 )
 from loadgen.control.location import resolve_target
+from loadgen.errors import LoadgenError, UsageError
 from loadgen.log import printable
 from loadgen.threads import run_in_thread
 from loadgen.units import counted
 from orchestrator.run_folder import rewrite_reports
 
 if TYPE_CHECKING:
+    from loadgen.control.location import ControlPlaneLocation
     from loadgen.rules.enrichment import EnrichmentResult
     from orchestrator.upload import SpoolAccess, UploadedFolder
 
@@ -130,7 +133,7 @@ def upload(
     Workers that `loadgen run` started spool query logs and unsent rows to the folder of the run, other workers to
     $LOADGEN_SPOOL_DIR, or to loadgen/spool in the user's state directory. Stored files are deleted. The command may be
     repeated: nothing is stored twice. RUN is a run id, a unique prefix of one, or `latest`. Exit code 0 even if nothing
-    is spooled, 3 if the control plane cannot be reached, 75 if a worker still runs.
+    is spooled, 2 if there is no such run, 3 if the control plane cannot be reached, 75 if a worker still runs.
     """
     from loadgen.control.tables.run_status import is_latest
     from orchestrator.upload import find_spooled, latest_run_id, refresh_run_folder, upload_spooled
@@ -141,7 +144,9 @@ def upload(
             run = run_in_thread(lambda: latest_run_id(aim.place, run, _note), name="upload")
     found = find_spooled(spool, output_dir, run)
     uploaded: list[UploadedFolder] = []
-    if found.folders:
+    if not found.folders:
+        found = replace(found, run_id=_stored_run_id(aim.place, run) or found.run_id)
+    else:
         with embedded_server_if_needed(aim.place.connection):
             uploaded, record = run_in_thread(lambda: upload_spooled(aim.place, spool, found, _note), name="upload")
         folder = output_dir / found.run_id
@@ -169,6 +174,19 @@ def upload(
     if not uploaded:
         places = f"{printable(str(spool.default_folder()))} or {printable(str(output_dir))}"
         echo(f"nothing to upload: no spooled results of run {printable(found.run_id)} in {places}")
+
+
+def _stored_run_id(place: ControlPlaneLocation, run: str) -> str | None:
+    """As stored_run_id(), for a run of which nothing is spooled here. None: the control plane cannot be asked."""
+    from orchestrator.upload import stored_run_id
+
+    try:
+        with embedded_server_if_needed(place.connection):
+            return run_in_thread(lambda: stored_run_id(place, run), name="upload")
+    except UsageError:
+        raise
+    except LoadgenError:
+        return None
 
 
 def spool_access() -> SpoolAccess:

@@ -268,6 +268,9 @@ def _global_options(*, hidden: bool) -> list[click.Parameter]:
     ]
 
 
+_GLOBAL_NAMES = {name for option in _global_options(hidden=True) for name in option.opts}
+
+
 class LazyGroup(click.Group):
     """Finds sub-commands in a table, and imports only the one that is called."""
 
@@ -291,8 +294,8 @@ class LazyGroup(click.Group):
         if args[0] in COMMANDS or args[0].startswith("-"):
             return super().resolve_command(ctx, args)
         near = COMMAND_HINTS.get(args[0]) or _near(args[0], COMMANDS)
-        suggestion = f"; did you mean {near!r}?" if near else ""
-        raise click.UsageError(f"no such command {args[0]!r}{suggestion}", ctx)
+        suggestion = f" Did you mean {near!r}?" if near else ""
+        raise click.UsageError(f"No such command {args[0]!r}.{suggestion}", ctx)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -471,7 +474,7 @@ def describe_error(error: BaseException) -> ErrorReport:
             return ErrorReport(error.exit_code, str(error), error.remedy)
         case click.UsageError():
             command = error.ctx.command_path if error.ctx else PROGRAM
-            return ErrorReport(error.exit_code, error.format_message(), f"`{command} --help` shows what it accepts.")
+            return ErrorReport(error.exit_code, _usage_message(error), f"`{command} --help` shows what it accepts.")
         case click.ClickException():
             return ErrorReport(
                 max(error.exit_code, 2), error.format_message()
@@ -484,6 +487,16 @@ def describe_error(error: BaseException) -> ErrorReport:
             detail = f": {error}" if str(error) else ""
             hint = "This may be a bug in loadgen. Add --debug to see where it happened."
             return ErrorReport(1, f"unexpected {type(error).__name__}{detail}", hint)
+
+
+def _usage_message(error: click.UsageError) -> str:
+    """The message, without hidden options among the suggestions."""
+    if isinstance(error, click.NoSuchOption) and error.possibilities and error.ctx is not None:
+        params = error.ctx.command.params
+        hidden = {name for one in params if isinstance(one, click.Option) and one.hidden for name in one.opts}
+        shown = [name for name in error.possibilities if name not in hidden or name in _GLOBAL_NAMES]
+        return click.NoSuchOption(error.option_name, possibilities=shown, ctx=error.ctx).format_message()
+    return error.format_message()
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from loadgen.cli.common import warn
-from loadgen.errors import UsageError
+from loadgen.errors import ScenarioInvalid, UsageError
 from loadgen.model.warehouse import IDLE_POLL_S
 from loadgen.threads import run_in_thread
 from loadgen.units import format_duration_s
@@ -90,6 +90,22 @@ def html_option(help_text: str) -> Callable[[Command], Command]:
     """--html, the file of an HTML page."""
     file = click.Path(path_type=Path, dir_okay=False)
     return click.option("--html", "html_file", type=file, metavar="FILE", help=help_text)
+
+
+@contextmanager
+def experiment_remedy(remedy: str) -> Iterator[None]:
+    """What to do if the file that the block reads is an experiment."""
+    try:
+        yield
+    except ScenarioInvalid as error:
+        from loadgen.scenario.read import ExperimentGiven
+
+        if isinstance(error, ExperimentGiven):
+            error.remedy = remedy
+        raise
+
+
+ONLY_SCENARIOS = "The queue takes scenarios; `loadgen experiment FILE` runs the experiment here."
 
 
 def print_scenario_warnings(loaded: LoadedScenario | None) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.common import echo, warn
-from loadgen.cli.options import connection_option, format_option, override_option
+from loadgen.cli.options import connection_option, experiment_remedy, format_option, override_option
 from loadgen.cli.signals import display_preparation, noted_signals
 from loadgen.clock import Clock, SystemClock
 from loadgen.errors import UsageError
@@ -61,7 +61,8 @@ def prepare(
     """
     if force and not drop:
         raise UsageError("--force works with --drop only", remedy="Add --drop, or leave --force out.")
-    scenario = _scenario(file, overrides)
+    with experiment_remedy("Prepare the file that it names under scenario; `loadgen experiment FILE` prepares it too."):
+        scenario = _scenario(file, overrides)
     if dry_run:
         _print_plan(scenario, drop, output)
         return
@@ -97,8 +98,8 @@ def _prepare(
     scenario: Scenario, connection: str | None, *, drop: bool, force: bool, quiet: bool, clock: Clock
 ) -> PreparationResult:
     from loadgen.cli.display import preparation_display
-    from loadgen.prepare.prepare import PreparationJob, PreparationStopped
-    from loadgen.prepare.session import opener, target_profile
+    from loadgen.prepare.prepare import PreparationJob
+    from loadgen.prepare.session import PreparationStopped, opener, target_profile
 
     profile = target_profile(scenario, connection)
     for warning in profile.warnings:

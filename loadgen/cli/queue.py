@@ -24,10 +24,12 @@ from loadgen.cli.common import (
     warn_unreadable,
 )
 from loadgen.cli.options import (
+    ONLY_SCENARIOS,
     baseline_check_of,
     control_access,
     control_options,
     count_option,
+    experiment_remedy,
     format_option,
     print_scenario_warnings,
     queue_options,
@@ -95,7 +97,8 @@ def add(
 
     words, at = parse_labels(requires, "--requires"), None if not_before is None else _not_before(not_before)
     run_queue.check_key(idempotency_key)
-    aim = resolve_target(file, connection, **parts)
+    with experiment_remedy(ONLY_SCENARIOS):
+        aim = resolve_target(file, connection, **parts)
     print_scenario_warnings(aim.loaded)
     assert aim.loaded is not None
     wanted = replace(

@@ -169,11 +169,20 @@ def _run(job: RunJob, judge: Judge, *, quiet: bool, output: str, again: bool) ->
         assert job.output is not None
         report = job.output / "report.html"
         shown = str(report) if report.is_file() else None
-        print_lines(summary_lines(summary, str(job.output), report=shown, width=terminal_width()))
+        print_lines(summary_lines(_said_once(summary), str(job.output), report=shown, width=terminal_width()))
         if "baseline" in summary:
             echo(printable(baseline_text(summary["baseline"])))
 
     return follow_run(job, quiet=quiet, judge=judge, tell=tell)
+
+
+def _said_once(summary: dict[str, Any]) -> dict[str, Any]:
+    """The summary of a failed run without the reasons that repeat why it ended, which is the first line of its text."""
+    if summary["verdict"] != "error":
+        return summary
+    repeated = f"worker lost: {summary['exit_reason']}"
+    reasons = [why for why in summary["validity"]["reasons"] if why != repeated]
+    return {**summary, "validity": {**summary["validity"], "reasons": reasons}}
 
 
 def follow_run(

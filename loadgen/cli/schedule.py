@@ -25,11 +25,13 @@ from loadgen.cli.common import (
     warn_unreadable,
 )
 from loadgen.cli.options import (
+    ONLY_SCENARIOS,
     allow_options,
     baseline_check_of,
     control_access,
     control_options,
     count_option,
+    experiment_remedy,
     format_option,
     idle_poll_option,
     location_arguments,
@@ -153,8 +155,8 @@ def add(
 
     check_new(name, max_catchup, Overlap(overlap))
     parse_cron(expression, timezone)
-    words = parse_labels(requires, "--requires")
-    aim = resolve_target(file, connection, **parts)
+    with experiment_remedy(ONLY_SCENARIOS):
+        aim = resolve_target(file, connection, **parts)
     print_scenario_warnings(aim.loaded)
     assert aim.loaded is not None
     new = NewSchedule(
@@ -165,7 +167,7 @@ def add(
         overlap=Overlap(overlap),
         wanted=replace(
             pack_scenario(file, connection, aim.loaded),
-            requires=words,
+            requires=parse_labels(requires, "--requires"),
             priority=priority,
             judging=baseline_check_of(baseline, confirm, aim.place),
         ),

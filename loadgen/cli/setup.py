@@ -12,6 +12,7 @@ import click
 
 from loadgen.cli.common import echo, warn
 from loadgen.cli.options import (
+    experiment_remedy,
     format_option,
     location_options,
     print_scenario_warnings,
@@ -147,7 +148,8 @@ def grants(
     """
     from loadgen.control.setup import grants as rights
 
-    aim = resolve_target(file, connection, **location)
+    with experiment_remedy("Add the option: `loadgen grants --experiment FILE`."):
+        aim = resolve_target(file, connection, **location)
     print_scenario_warnings(aim.loaded)
     scenario = aim.loaded.scenario if aim.loaded is not None else None
     if kubernetes:

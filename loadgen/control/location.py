@@ -66,6 +66,11 @@ class ControlPlaneLocation:
         return {variable: getattr(self, name) or "" for name, variable in _VARIABLES.items()}
 
     @property
+    def is_default(self) -> bool:
+        """Whether these are the database and schema of a control plane for which nothing is configured."""
+        return self.schema_name == ControlPlaneLocation().schema_name
+
+    @property
     def schema_name(self) -> QualifiedName:
         return QualifiedName((Identifier.parse(self.database), Identifier.parse(self.schema)))
 

@@ -43,7 +43,13 @@ from loadgen.errors import Busy, ConnectFailed, EmbeddedServerError, LoadgenErro
 from loadgen.log import LINE_LIMIT, printable
 from loadgen.snowflake import driver
 from loadgen.snowflake.profile import EMBEDDED
-from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS, EMBEDDED_PASSWORD_FILE, embedded_password, find_profile
+from loadgen.snowflake.profile_lookup import (
+    EMBEDDED_ADDRESS,
+    EMBEDDED_FOUND,
+    EMBEDDED_PASSWORD_FILE,
+    embedded_password,
+    find_profile,
+)
 from loadgen.values import dataclass
 
 START_TIMEOUT_S = 240.0  # longer than the server's time limits for creating and starting a cluster
@@ -73,6 +79,7 @@ def embedded_server(environ: MutableMapping[str, str] = os.environ, clock: Clock
             return
         address, password_file = _find_or_start(stack, environ, clock or SystemClock())
         _set_until_end(stack, environ, EMBEDDED_ADDRESS, address)
+        _set_until_end(stack, environ, EMBEDDED_FOUND, address)
         if password_file is not None:
             _set_until_end(stack, environ, EMBEDDED_PASSWORD_FILE, str(password_file))
         yield address

@@ -39,7 +39,7 @@ def chosen_id(name: str, ids: Sequence[str], *, noun: str, remedy: str) -> str:
     """The id that equals `name`, or the only one that begins with it. `ids`: those that begin with it, at least the
     first IDS_SHOWN + 1 in their order. UsageError if there is none, or more than one; `remedy` says what shows them."""
     if not name:
-        raise UsageError(f"the name of a {noun} is empty", remedy=remedy)
+        raise UsageError(f"the name of {'an' if noun[0] in 'aeiou' else 'a'} {noun} is empty", remedy=remedy)
     if name in ids:
         return name
     if not ids:
@@ -185,6 +185,15 @@ class ProcessEnd:
     def sentence(self) -> str:
         how = f"was killed by signal {-self.code}" if self.code < 0 else f"exited with code {self.code}"
         return f"{self.worker_id} {how}"
+
+
+_REFUSED_STATEMENT = re.compile(r"worker-\d+ [^:]*: statement (?P<name>.+?): ")
+
+
+def error_hint(reason: str) -> str | None:
+    """What to do about a run that ended for this reason. None: the reason says it."""
+    found = _REFUSED_STATEMENT.match(reason)
+    return None if found is None else f"Check the SQL of statement {found['name']}."
 
 
 def worker_share(total: int, index: int, count: int) -> int:

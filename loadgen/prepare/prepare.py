@@ -39,7 +39,7 @@ from loadgen.prepare.fill import (
     table_status,
     tables_of,
 )
-from loadgen.prepare.session import PrepareSession, cancel_running
+from loadgen.prepare.session import PreparationStopped, PrepareSession, cancel_running
 from loadgen.prepare.table_definition import TableDefinition, shown
 from loadgen.scenario.document import ScenarioProblems
 from loadgen.scenario.file import read_manifest, require_inside
@@ -97,13 +97,6 @@ class PreparationResult:
     tables: tuple[PreparedTable, ...]
     statements: int
     seconds: float
-
-
-class PreparationStopped(LoadgenError):
-    """`stop` was set before the preparation was complete."""
-
-    exit_code = 130
-    remedy = "Run the same command to continue."
 
 
 class TableConflict(ConfigurationError):
@@ -428,7 +421,8 @@ def _described_manifest(folder: Path, replay: Replay) -> CaptureManifest:
     try:
         manifest = read_manifest(folder, replay.folder)
     except (OSError, ValueError) as error:
-        raise CaptureUnusable(f"{replay.folder} is not a capture: {error}") from error
+        why = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is not a capture: {error}"
+        raise CaptureUnusable(f"{replay.folder} {why}") from error
     if manifest.statements_sha256 != replay.capture:
         raise CaptureUnusable(f"{replay.folder} has changed since the scenario was read", remedy="Run it again.")
     path = folder / replay.folder / STATEMENTS_FILE
@@ -459,7 +453,8 @@ def require_capture(loaded: LoadedScenario, folder: Path, cores: int) -> None:
         check_capture(loaded.scenario, folder, cores)
     except CaptureUnusable as error:
         document = loaded.document
-        document.problem(("load", "capture"), str(error), error.remedy, at_key=True)
+        hint = f"{error.remedy[:1].lower()}{error.remedy[1:]}".removesuffix(".")  # it follows inside of a sentence
+        document.problem(("load", "capture"), str(error), hint, at_key=True)
         raise ScenarioProblems(document.source, document.problems) from error
 
 

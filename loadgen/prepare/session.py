@@ -42,11 +42,20 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
+class PreparationStopped(LoadgenError):
+    """`stop` was set before the preparation was complete."""
+
+    exit_code = 130
+    remedy = "Run the same command to continue."
+
+
 class PrepareSession(SnowflakeSession):
-    """Opened immediately, so that a failed login is reported first. `stop` ends every wait."""
+    """Opened immediately, so that a failed login is reported first. `stop` ends every wait, and no statement is sent
+    after it."""
 
     def __init__(self, open_connection: OpenConnection, *, stop: threading.Event, clock: Clock) -> None:
         super().__init__(open_connection)
+        self._stop = stop
         self._lost: list[int] = []  # sessions in which a statement may still run
         self._retry = RetryPolicy(
             stop=stop, clock=clock, first_pause_s=WAIT_FIRST_S, pause_max_s=WAIT_MAX_S, jitter=True, note=_log_retry
@@ -92,6 +101,8 @@ class PrepareSession(SnowflakeSession):
             failure = classify(error)
             return failure.retryable or also(failure)
 
+        if self._stop.is_set():
+            raise PreparationStopped("stopped before the preparation was complete")
         try:
             return replace(self._retry, retryable=may_pass).call(action)
         except LoadgenError:

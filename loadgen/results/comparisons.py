@@ -37,6 +37,7 @@ from loadgen.rules.comparability import (
     differences,
     driver_lightened,
     driver_major,
+    is_setting,
     unmatched_keys,
     why_not_comparable,
 )
@@ -98,9 +99,12 @@ def read_pair(
         )
     strange = unmatched_keys(varied, found)
     if strange:
+        known = is_setting(strange[0], a.setting, b.setting)
+        what = "does not differ between the two runs" if known else "is not a setting of these runs"
+        differing = ", ".join(one.key for one in found[:HINT_KEYS])
         raise UsageError(
-            f"--vary {strange[0]} does not differ between the two runs",
-            remedy=f"Differences: {', '.join(one.key for one in found[:HINT_KEYS]) or 'nothing'}.",
+            f"--vary {printable(strange[0], 100)} {what}",
+            remedy=f"Their differences: {differing}." if differing else "They have the same settings.",
         )
     first, second = (_measured(session, retries, known) for known in (a, b))
     return ComparablePair(a=first, b=second, configuration=found)

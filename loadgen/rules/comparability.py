@@ -94,6 +94,19 @@ def unmatched_keys(varied: Iterable[str], found: Iterable[SettingDifference]) ->
     return [name for name in varied if not any(_is_at_or_below(key, [key_as_written(name)]) for key in keys)]
 
 
+def is_setting(name: str, *settings: RunConditions) -> bool:
+    """Whether one of the runs has a setting at or below the key that the user named."""
+    return any(key_as_written(name) in _keys("", _settings(one)) for one in settings)
+
+
+def _keys(above: str, section: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in section.items():
+        key = f"{above}.{name}" if above else str(name)
+        yield key
+        if isinstance(value, Mapping):
+            yield from _keys(key, value)
+
+
 def _settings(setting: RunConditions) -> dict[str, Any]:
     written, environment = as_written(setting.config), setting.environment
     return {

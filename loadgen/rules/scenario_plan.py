@@ -185,9 +185,10 @@ def _summary(scenario: Scenario, cap: FindMaxCap | None) -> list[str]:
         first = f"Keeps up to {connections} busy in {counted(len(load.stages), 'stage')}, {measured}."
     else:
         first = f"Keeps {connections} busy, {measured}."
-    where = scenario.target.warehouse or "the connection's own warehouse"
+    named = scenario.target.warehouse
+    where = "the warehouse of the connection" if named is None else f"warehouse {named}"
     connection = scenario.connection or "the default connection"
-    second = f"Runs against {connection}, warehouse {where}."
+    second = f"Runs against {connection}, {where}."
     return [first, second, _demands(scenario)]
 
 

@@ -205,6 +205,7 @@ def _check_thresholds(checked: CheckedScenario, file: ScenarioFile, written: Seq
     """`written`: the names of statements as they are in the file, for hints."""
     names = [statement.name for statement in file.workload.statements] or written
     never_sent = {statement.name for statement in file.workload.statements if statement.weight == 0}
+    knows_names = all(names) and checked.members_fine(_STATEMENTS, "name")
     stages = file.load.stage_names
     for number, threshold in enumerate(file.thresholds):
         path: KeyPath = ("thresholds", number)
@@ -216,7 +217,7 @@ def _check_thresholds(checked: CheckedScenario, file: ScenarioFile, written: Seq
             elif threshold.window_s is not None:
                 what = "a stage is judged as a whole"
                 checked.key_problem((*path, "window"), what, "leave it out")
-        elif check.statement is not None and check.statement not in names and checked.fine(_STATEMENTS):
+        elif check.statement is not None and check.statement not in names and knows_names:
             near = difflib.get_close_matches(check.statement, [*written, *stages], n=1)
             known = f"statements are {', '.join(written[:10])}" + (
                 f"; stages are {', '.join(stages)}" if stages else ""

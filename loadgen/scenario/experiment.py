@@ -227,7 +227,7 @@ class LoadedExperiment:
 def read_experiment(path: Path, *, environ: Mapping[str, str], text: str | None = None) -> LoadedExperiment:
     """Read and check a file (or its `text`, if it was read before), and its scenario for every arm. Raises
     ScenarioProblems with everything that is wrong with them."""
-    found = read_text(path, missing="examples/experiments has some to start from") if text is None else text
+    found = read_text(path, missing="copy a file of examples/experiments to start from") if text is None else text
     if isinstance(found, Problem):
         raise ExperimentProblems(str(path), [found])
     document = compose(found, str(path))

@@ -383,6 +383,12 @@ class CheckedFile(Generic[FileSection]):
         originals = [self.original(path) for path in paths]
         return not any(_related(path, broken) for path in originals for broken in self._reader.broken)
 
+    def members_fine(self, path: KeyPath, key: str) -> bool:
+        """As fine(), for this key of every member of a list: other keys of a member may have problems."""
+        place, size = self.original(path), len(self.original(path))
+        inner = (one[size:] for one in self._reader.broken if _related(place, one))
+        return not any(len(one) < 2 or one[1] == key for one in inner)
+
     def given(self, path: KeyPath | str) -> bool:
         """Whether the file (or an option) sets it to something other than null or an empty value."""
         entry = self.document.entry(self.original(path))

@@ -365,6 +365,10 @@ def _value(text: str, option: str) -> YamlNode | None:
 # --- the whole -------------------------------------------------------------------------------------------------------
 
 
+class ExperimentGiven(ScenarioProblems):
+    """The file is an experiment. Commands that do not run it replace the remedy."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedScenario:
     """A scenario that can run, with the origin of its values."""
@@ -402,7 +406,7 @@ def parse_scenario(
     document = compose(text, source)
     if document.is_experiment:
         what, hint = "is an experiment, not a scenario", "run it with `loadgen experiment FILE`"
-        raise ScenarioProblems(source, [Problem(source=source, what=what, hint=hint)])
+        raise ExperimentGiven(source, [Problem(source=source, what=what, hint=hint)])
     substitute_variables(document, environ, variables)
     apply_overrides(document, overrides)
     checked = CheckedFile(ScenarioFile, document)

@@ -193,6 +193,7 @@ def _parse(text: str, where: str) -> dict[str, Any]:
 
 
 EMBEDDED_ADDRESS = "LOADGEN_EMBEDDED_ADDRESS"  # host:port of a running embedded server
+EMBEDDED_FOUND = "LOADGEN_EMBEDDED_FOUND"  # set with the address if loadgen has found or started that server itself
 EMBEDDED_PASSWORD_FILE = "LOADGEN_EMBEDDED_PASSWORD_FILE"  # contains its password, if it requires one
 SPCS_TOKEN_FILE = Path("/snowflake/session/token")
 
@@ -317,6 +318,8 @@ def _from_environment(environ: Mapping[str, str], spcs_token_file: Path) -> Conn
 
 def _embedded(environ: Mapping[str, str]) -> ConnectionProfile:
     address, origin = environ.get(EMBEDDED_ADDRESS, ""), f"${EMBEDDED_ADDRESS}"
+    if environ.get(EMBEDDED_FOUND) == address:
+        origin = "the embedded server"
     if not address:
         raise ConfigurationError(
             f"connection {EMBEDDED!r}: no embedded server is known ({EMBEDDED_ADDRESS} is not set)",
@@ -461,7 +464,8 @@ def _names_in_variables(files: ConfigFiles, environ: Mapping[str, str]) -> list[
 
 
 def _unknown(chosen: str, files: ConfigFiles, environ: Mapping[str, str], *, unnamed: bool) -> ConfigurationError:
-    names = [*files.sections, *_names_in_variables(files, environ), EMBEDDED]
+    configured = [name for name in (*files.sections, *_names_in_variables(files, environ)) if name != EMBEDDED]
+    names = [*configured, EMBEDDED]
     if unnamed:
         what = "no connection was chosen, and no default is configured"
         remedy = (
@@ -473,8 +477,9 @@ def _unknown(chosen: str, files: ConfigFiles, environ: Mapping[str, str], *, unn
         guess = nearest_name(chosen, names)
         what = f"there is no connection {printable(chosen, 80)!r}{via}"
         remedy = f"Did you mean {printable(guess, 80)!r}?" if guess else _where_to_add(printable(chosen, 80), files)
-    known = ", ".join(printable(name, 80) for name in names)
-    return ConfigurationError(f"{what}; known in {files.folder}: {known}", remedy=remedy)
+    known = ", ".join(printable(name, 80) for name in configured)
+    where = f"configured in {files.folder}: {known}" if known else f"no connections are configured in {files.folder}"
+    return ConfigurationError(f"{what}; {where}; built in: {EMBEDDED}", remedy=remedy)
 
 
 def _where_to_add(name: str, files: ConfigFiles) -> str:

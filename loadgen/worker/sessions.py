@@ -37,7 +37,6 @@ class StatementRefused(ConfigurationError):
     """The server cannot compile a statement of the mix. It is found before the load begins."""
 
     exit_code = 1
-    remedy = "Correct the scenario, or prepare its tables: `loadgen prepare FILE`."
 
 
 class LoadSessions:
@@ -139,7 +138,9 @@ def _describe(connection: Connection, name: str, sql: str, parameters: int) -> N
     except Exception as error:
         if classify(error).retryable:
             raise
-        raise StatementRefused(f"statement {printable(name, 80)}: {describe(error)}") from error
+        shown = printable(name, 80)
+        remedy = f"Check the SQL of statement {shown}."  # as loadgen.model.run.error_hint, which reads the message
+        raise StatementRefused(f"statement {shown}: {describe(error)}", remedy=remedy) from error
     finally:
         cursor.close()
 

@@ -13,9 +13,9 @@ from loadgen.prepare.prepare import (
     PreparationProgress,
     PreparationResult,
     PreparationStep,
-    PreparationStopped,
     TableOutcome,
 )
+from loadgen.prepare.session import PreparationStopped
 from tests.contract.prepare_builders import KEY, NUMBER, SKEWED, table
 from tests.processes import PATIENCE_S, wait_until
 

@@ -150,7 +150,7 @@ def test_a_slow_search_for_unfinished_runs_does_not_delay_a_run(plane):
     clock = FakeClock()
     waiting = RetryPolicy(stop=threading.Event(), clock=clock)
 
-    again = recover_orphans(plane.session, waiting, by="me")
+    again = recover_orphans(plane.session, waiting, by="me", show=print)
     working = leaderless_run_on(plane.session, waiting, lambda _: True)
     plane.server.clear_faults()
 

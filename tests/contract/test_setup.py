@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from loadgen.cli.setup import setup
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession
-from loadgen.control.setup.installer import WrongSchema, migrations
+from loadgen.control.setup.installer import WrongSchema, call_with_tables, migrations
 from loadgen.control.tables import run_attempts, run_queue
 from loadgen.errors import LoadgenError, PrivilegeMissing
 from loadgen.snowflake.profile_lookup import EMBEDDED_ADDRESS
@@ -321,3 +321,19 @@ def test_a_name_that_is_none_is_refused_before_anything_is_sent(run, server):
         run("--schema", "a; DROP DATABASE b")
 
     assert len(server.ask("/__loadgen/history")) == before
+
+
+def test_a_command_that_reads_makes_no_tables_at_a_mistyped_location(database: str, admin: Any) -> None:
+    place = ControlPlaneLocation(connection="embedded", database=database)
+
+    with pytest.raises(WrongSchema, match=f"there is no control plane in {database}.CONTROL") as caught:
+        call_with_tables(place, "runs", lambda session, again: again.call(lambda: run_attempts_of(session)), retries())
+
+    assert "loadgen setup" in caught.value.remedy
+    assert rows(admin, f"SHOW TABLES IN DATABASE {database}") == []
+    assert ControlPlaneLocation().is_default
+    assert not place.is_default
+
+
+def run_attempts_of(session: ControlSession) -> Any:
+    return run_queue.read_scenario_text(session, "none")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,16 @@ OTHERS = [
 def test_a_full_disk_is_reported_and_a_closed_pipe_is_not(full, no_reader, words, tmp_path):
     assert printed_to(full, *words, environ={}, folder=tmp_path) == (4, TOLD)
     assert printed_to(no_reader, *words, environ={}, folder=tmp_path) == (141, "")
+
+
+def test_a_closed_stdout_is_reported(tmp_path):
+    given = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    words = shlex.join([*PROGRAM, "grants", EXAMPLE])
+
+    done = subprocess.run(["sh", "-c", f"{words} >&-"], capture_output=True, env=given, timeout=PATIENCE_S)
+
+    assert (done.returncode, done.stdout) == (4, b"")
+    assert b"cannot write the output: stdout is closed" in done.stderr
 
 
 def test_files_are_written_though_it_cannot_be_printed(full, tmp_path):

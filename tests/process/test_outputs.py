@@ -166,7 +166,9 @@ def test_a_failure_under_cron_is_printed_in_lines(
     assert done.returncode == json.loads(done.stdout)["exit_code"] == 4, said
     assert not UNSAFE.search(said)
     assert all(MOMENT.match(line) for line in said.splitlines())
-    assert f"{folder.name} ERROR, exit code 4: worker-0 ended: statement {NAMES[0]}: [/dim] " in said.splitlines()[-1]
+    verdict, hint = said.splitlines()[-2:]
+    assert f"{folder.name} ERROR, exit code 4: worker-0 ended: statement {NAMES[0]}: [/dim] " in verdict
+    assert f"hint: Check the SQL of statement {NAMES[0]}." in hint
     log = (folder / "logs" / "worker-0.log").read_text("utf-8")
     assert f"statement {NAMES[0]}: [/dim] " in log
     assert not UNSAFE.search(log)

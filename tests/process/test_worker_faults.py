@@ -172,7 +172,7 @@ def test_a_control_plane_that_stays_away_ends_the_worker_and_nothing_is_lost(
     assert adds_up(window)
     assert window.counts.succeeded == len(done)
     assert run.executions() == window.counts.scheduled
-    assert f"{window.counts.scheduled:,} executions are stored" in first.stdout
+    assert f"{window.counts.scheduled:,} executions stored" in first.stdout
     assert run.seen().result.status == "FAILED"
     assert not list(harness.spool.glob("*"))
     again = harness.loadgen("upload", run.run_id)

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from loadgen.capture import derive as derive_module
-from loadgen.capture.derive import derive, fitted
+from loadgen.capture.derive import derive, fitted, read_manifest
 from loadgen.cli.main import main
+from loadgen.errors import UsageError
 from loadgen.model.capture import RecordedStatement, StatementRole
 from loadgen.model.workload import Choice, PoolValue, Sequence, Uniform
 from loadgen.scenario.model import LoadMode
@@ -137,3 +138,8 @@ def test_what_is_no_capture_and_what_exists_is_refused(tmp_path, capsys):
     assert codes == [0, 2, 2]
     assert "already exists" in said
     assert "is not a capture" in said
+
+
+def test_a_capture_that_does_not_exist_cannot_be_read(tmp_path):
+    with pytest.raises(UsageError, match=r"nope cannot be read: No such file or directory$"):
+        read_manifest(tmp_path / "nope")

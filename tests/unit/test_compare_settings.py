@@ -16,6 +16,7 @@ from loadgen.rules.comparability import (
     RunConditions,
     SettingDifference,
     differences,
+    is_setting,
     key_as_written,
     unmatched_keys,
     why_not_comparable,
@@ -81,6 +82,15 @@ def test_names_thresholds_and_minor_versions_are_noted_only(other):
 
     assert found
     assert [one for one in found if one.forbids] == []
+
+
+def test_a_setting_that_no_run_has_is_recognised():
+    known = ["target", "target.warehouse", "load.workers", "workload.statements[pay]", "workload"]
+
+    assert [name for name in (*known, "tgt.warehouse", "target.warehose") if not is_setting(name, SETTING)] == [
+        "tgt.warehouse",
+        "target.warehose",
+    ]
 
 
 def test_members_of_lists_are_named():

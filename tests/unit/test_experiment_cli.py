@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from loadgen.cli.experiment import experiment
+from loadgen.cli.main import main
 from loadgen.cli.validate import schema, validate
 from loadgen.errors import UsageError
 from loadgen.scenario.key_reader import plain
@@ -126,3 +127,21 @@ def test_the_schema_of_experiments_refuses_what_is_wrong(line: str) -> None:
 
     assert wrong("\n".join([line, *others]))
     assert wrong(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        (["grants"], "loadgen grants --experiment FILE"),
+        (["prepare"], "Prepare the file that it names"),
+        (["doctor"], "Check the file that it names"),
+        (["queue", "add"], "The queue takes scenarios"),
+        (["run"], "Run it with `loadgen experiment FILE`."),
+    ],
+)
+def test_a_command_for_scenarios_says_what_to_do_with_an_experiment(capfd, tmp_path, command, hint):
+    (tmp_path / "e.yaml").write_text("version: 1\nname: e\nscenario: s.yaml\narms: {a: {}, b: {}}\n", "utf-8")
+
+    assert main([*command, str(tmp_path / "e.yaml")]) == 2
+
+    assert hint in capfd.readouterr().err

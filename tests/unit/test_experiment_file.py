@@ -221,7 +221,7 @@ def test_a_file_that_is_not_there_is_one_problem(tmp_path):
     with pytest.raises(ScenarioProblems, match="cannot be read") as caught:
         read_experiment(tmp_path / "e.yaml", environ={})
 
-    assert [one.hint for one in caught.value.problems] == ["examples/experiments has some to start from"]
+    assert [one.hint for one in caught.value.problems] == ["copy a file of examples/experiments to start from"]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.control.session import load_queries
-from loadgen.model.run import PHASES, RUN_TRANSITIONS, InvalidTransition, Phase, RunStatus, check_transition
+from loadgen.errors import UsageError
+from loadgen.model.run import (
+    PHASES,
+    RUN_TRANSITIONS,
+    InvalidTransition,
+    Phase,
+    RunStatus,
+    check_transition,
+    chosen_id,
+    error_hint,
+)
 
 # As the design draws it, written down a second time.
 ALLOWED = {
@@ -96,3 +106,22 @@ def test_the_tables_name_the_same_states_and_have_room_for_them():
     assert said is not None
     assert set(re.findall(r"\w+", said[1])) == {status.value for status in RunStatus}
     assert max(len(name) for name in [*RunStatus, *Phase]) <= 20
+
+
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        ("worker-0 exited with code 1: statement pay: no such table: T", "Check the SQL of statement pay."),
+        ("worker-12 ended: statement pay: SQL compilation error", "Check the SQL of statement pay."),
+        ("worker-0 was killed by signal 9", None),
+        ("", None),
+    ],
+)
+def test_a_refused_statement_has_a_hint_that_names_it(reason, hint):
+    assert error_hint(reason) == hint
+
+
+@pytest.mark.parametrize(("noun", "said"), [("run", "of a run is"), ("experiment", "of an experiment is")])
+def test_an_empty_name_is_rejected(noun, said):
+    with pytest.raises(UsageError, match=said):
+        chosen_id("", (), noun=noun, remedy="Write it.")

@@ -48,13 +48,18 @@ def test_the_variable_snowflake_connections_replaces_both_files(home):
     assert profile.origin("user") == "$SNOWFLAKE_CONNECTIONS [inline]"
 
 
+def test_without_any_configuration_only_the_embedded_server_is_named(home):
+    with pytest.raises(ConfigurationError, match=r"no connections are configured in .*; built in: embedded$"):
+        home.find("prod")
+
+
 def test_an_unknown_name_is_answered_with_the_known_ones_and_the_nearest(home):
     home.write("connections.toml", section("prod") + section("staging"))
 
     with pytest.raises(ConfigurationError) as caught:
         home.find("prd")
 
-    assert "prod, staging, embedded" in str(caught.value)
+    assert "prod, staging; built in: embedded" in str(caught.value)
     assert str(home.folder) in str(caught.value)
     assert caught.value.remedy == "Did you mean 'prod'?"
 

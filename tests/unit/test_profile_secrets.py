@@ -104,6 +104,10 @@ def test_loopback_is_decided_by_the_text_alone(host, expected):
 def test_the_embedded_server_is_found_by_its_address_with_any_files(home):
     home.write("connections.toml", "not toml at all", 0o666)
 
+    found = "127.0.0.1:8086"
+    own = home.find("embedded", LOADGEN_EMBEDDED_ADDRESS=found, LOADGEN_EMBEDDED_FOUND=found)
+    assert own.origin("host") == "the embedded server"
+
     profile = home.find("embedded", LOADGEN_EMBEDDED_ADDRESS="127.0.0.1:8085")
 
     assert {key: profile.text(key) for key in ("host", "port", "protocol", "account", "user")} == {

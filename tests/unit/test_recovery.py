@@ -10,12 +10,13 @@ import pytest
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.tables import run_status
 from loadgen.errors import Busy, ConnectFailed, RunFailed
+from loadgen.model.run import RunStatus
 from loadgen.snowflake.session import RetryPolicy
 from orchestrator import recover
 from orchestrator.experiment.warehouse_settings import RestoredWarehouse
 from orchestrator.job import takeover_job
 from orchestrator.leadership import SkippedRun
-from orchestrator.recover import RecoveryOutcome, recover_all
+from orchestrator.recover import RecoveredRun, RecoveryOutcome, recover_all
 from tests.fake_clock import FakeClock
 
 ALIVE = tuple(SkippedRun(run_id=name, why="its workers are alive", living=True) for name in ("a", "b"))
@@ -89,3 +90,18 @@ def test_an_id_from_a_row_that_is_no_folder_name_is_not_taken_over(tmp_path):
 
     with pytest.raises(RunFailed, match="not a valid folder name"):
         takeover_job(ControlPlaneLocation(), "../x", tmp_path, roles, clock=FakeClock())
+
+
+def test_a_run_that_another_one_ends_is_told_in_a_sentence_and_not_as_a_log_line(monkeypatch, caplog):
+    ended = RecoveredRun(run_id="r", status=RunStatus.FAILED, reason="its orchestrator was lost; ended by me")
+    monkeypatch.setattr(recover, "recover_runs", lambda *_, **__: ([ended], []))
+    nothing: Any = None
+    shown: list[str] = []
+
+    with caplog.at_level("WARNING"):
+        again = recover.recover_orphans(nothing, nothing, by="me", show=shown.append)
+
+    assert (again, caplog.records) == (False, [])
+    assert shown == [
+        "warning: run r had lost its orchestrator and was ended as FAILED: its orchestrator was lost; ended by me"
+    ]

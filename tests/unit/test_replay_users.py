@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from loadgen.capture.statement_text import FreshValues
 from loadgen.model.capture import RecordedStatement, StatementRole
-from loadgen.prepare.prepare import PreparationStopped, deal_replay, read_statements
+from loadgen.prepare.prepare import deal_replay, read_statements
+from loadgen.prepare.session import PreparationStopped
 from loadgen.rules.plan import plan_run, planned_arrivals
 from loadgen.rules.scenario_plan import plan, plan_text
 from loadgen.scenario.document import ScenarioProblems

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from loadgen.cli.display import RunDisplay, RunLines, status_line
+from loadgen.cli.run import _said_once
 from loadgen.model.run import Phase
 from loadgen.tui.screen_state import LogEntry, TableProgress
 from orchestrator.job import JobStatus
@@ -157,3 +158,23 @@ def test_the_last_line_of_a_run_is_its_verdict(clock, capsys):
         "stopping",
         "r1 MISSED, exit code 10: not met: p95 < 1ms",
     ]
+
+
+def test_the_reason_of_the_end_is_printed_once_when_a_worker_repeats_it(clock: FakeClock, capsys):
+    why = "worker-0 exited with code 1: statement pay: no such table"
+    lines = RunLines(clock, quiet=False)
+    log = tuple(LogEntry(moment=MOMENT, text=text) for text in (f"ending: {why}", why, "worker-1 is LATE"))
+
+    lines.show(replace(MEASUREMENT, log=log))
+
+    said = capsys.readouterr().err
+    assert said.count(why) == 1
+    assert "worker-1 is LATE" in said
+
+
+def test_the_text_of_a_failed_run_has_its_reason_once():
+    reasons = ["worker lost: worker-0 ended: refused", "too few samples: 0"]
+    summary = {"verdict": "error", "exit_reason": "worker-0 ended: refused", "validity": {"reasons": reasons}}
+
+    assert _said_once(summary)["validity"]["reasons"] == reasons[1:]
+    assert _said_once(summary | {"verdict": "invalid"})["validity"]["reasons"] == reasons

@@ -210,3 +210,24 @@ def test_files_of_pools_are_checked(tmp_path):
     os.mkfifo(tmp_path / "pipe.csv")
     for name in ("pipe.csv", "."):
         assert "values.r.file: is not a file" in problems(text.replace("regions.csv", name), folder=tmp_path)[0]
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_reported"),
+    [
+        ("{name: pay, weight: x, sql: SELECT 1}", True),
+        ("{name: [], weight: x, sql: SELECT 1}", False),
+        ("{weight: x, sql: SELECT 1}", False),
+        ("7", False),
+    ],
+)
+def test_a_threshold_on_an_unknown_statement_is_reported_although_a_weight_is_wrong(statement, is_reported):
+    text = (
+        "version: 1\nname: x\nconnection: embedded\nload: {connections: 1, duration: 1s}\n"
+        f"workload: {{statements: [{{name: a, sql: SELECT 1}}, {statement}]}}\nthresholds: [pya.p99 < 1s]\n"
+    )
+
+    found = problems(text)
+
+    assert any("names a statement that does not exist" in one for one in found) is is_reported
+    assert any("workload.statements.1" in one for one in found)

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from loadgen.cli.main import main
+from loadgen.model.run import chosen_id
 from loadgen.worker.arguments import InvalidWorkerArguments, WorkerArguments
+from orchestrator import upload
 
 PLACE = ["--worker-group-id", "0", "--worker-group-count", "1"]
 
@@ -46,6 +48,19 @@ def test_invalid_arguments_end_with_1(capfd: pytest.CaptureFixture[str], argumen
     assert hint.startswith("hint: loadgen worker --run-id RUN")
 
 
+@pytest.mark.parametrize(("runs", "code"), [(("r1",), 0), ((), 2), (("r11", "r12"), 2)])
+def test_an_empty_upload_of_an_unknown_or_ambiguous_run_is_bad_usage(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], runs: tuple[str, ...], code: int
+) -> None:
+    monkeypatch.setattr(
+        upload, "stored_run_id", lambda _, name: chosen_id(name, runs, noun="run", remedy="Look at the runs.")
+    )
+
+    assert main(["upload", "r1", "-c", "nowhere"]) == code
+
+    assert ("nothing to upload" in capfd.readouterr().out) is (code == 0)
+
+
 def test_a_container_identifies_itself() -> None:
     environ = {"LOADGEN_RUN_ID": "r1", "SNOWFLAKE_JOB_INDEX": "3", "SNOWFLAKE_JOBS_COUNT": "8"}
     assert WorkerArguments.of(None, None, None, None, environ) == WorkerArguments(
@@ -56,12 +71,14 @@ def test_a_container_identifies_itself() -> None:
         WorkerArguments.of(None, None, None, None, environ | {"SNOWFLAKE_JOB_INDEX": "x"})
 
 
-def test_an_empty_upload_is_reported_without_connecting(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["upload", "r1"]) == 0
+def test_an_empty_upload_is_reported_if_the_control_plane_cannot_be_asked(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["upload", "r1", "-c", "nowhere"]) == 0
     assert capfd.readouterr().out == (
         f"nothing to upload: no spooled results of run r1 in {tmp_path / 'spool'} or runs\n"
     )
-    assert main(["upload", "r1", "--format", "json"]) == 0
+    assert main(["upload", "r1", "-c", "nowhere", "--format", "json"]) == 0
     assert json.loads(capfd.readouterr().out) == {"run_id": "r1", "workers": []}
 
 

@@ -19,6 +19,7 @@ from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession, NamedQuery, load_queries, without_comments
 from loadgen.control.tables.run_status import server_time
 from loadgen.errors import ConfigurationError, LoadgenError, PrivilegeMissing
+from loadgen.log import printable
 from loadgen.snowflake.ident import Identifier
 from loadgen.snowflake.profile import EMBEDDED, ConnectionProfile
 from loadgen.snowflake.profile_lookup import find_profile
@@ -424,12 +425,17 @@ def call_with_tables(
     action: Callable[[ControlSession, RetryPolicy], Result],
     retries: RetryPolicy,
 ) -> Result:
-    """Call `action` with a session. A new embedded server has no tables yet: they are created, and it is repeated."""
+    """Call `action` with a session. A new embedded server has no tables yet: they are created, and it is repeated.
+    Elsewhere than at the default location tables are only updated, because the name may be mistyped."""
     with closing(ControlSession(place, role=role)) as session:
         try:
             return action(session, retries)
         except ControlFailed as error:
             if not error.failure.is_missing_object or place.connection != EMBEDDED:
                 raise
+            if not place.is_default and not read_schema_state(session, retries).applied:
+                where = printable(f"{place.database}.{place.schema}", 300)
+                remedy = "Correct --database and --schema, or create it with `loadgen setup`."
+                raise WrongSchema(f"there is no control plane in {where}", remedy=remedy) from error
             ensure_tables(place, retries)
             return action(session, retries)

@@ -49,6 +49,7 @@ from loadgen.report.records import (
 )
 from loadgen.report.summary import in_order
 from loadgen.results.stored_summary import read_summary
+from loadgen.rules.plan import plan_run
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario, stage_name
 from loadgen.snowflake.session import RetryPolicy
@@ -93,6 +94,7 @@ def read_record(session: ControlSession, retries: RetryPolicy, name: str) -> Run
     merged, missing = measured_windows(summary, stored, beats)
     scenario = _scenario(config)
     names = () if scenario is None else [statement.name for statement in scenario.workload.statements]
+    measures_s = None if scenario is None else plan_run(scenario.load).measures_s
     times = StatementTimes(_span_s(snapshots, start))
     seconds = worker_seconds(snapshots, left_out.reasons)
     return RunRecord(
@@ -103,7 +105,7 @@ def read_record(session: ControlSession, retries: RetryPolicy, name: str) -> Run
         enrichment_status=run.enrichment_status,
         config=config,
         scenario=scenario,
-        seconds=() if start is None else merge_seconds(start, seconds, times),
+        seconds=() if start is None else merge_seconds(start, seconds, times, measures_s=measures_s),
         span_s=times.span_s,
         point_times=times.points,
         merged=merged,

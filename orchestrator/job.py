@@ -19,7 +19,7 @@ from loadgen.control.lease import LeaseTimes
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession
 from loadgen.control.setup.installer import ensure_tables
-from loadgen.control.tables import run_status
+from loadgen.control.tables import run_leases, run_status
 from loadgen.errors import LoadgenError, RunFailed, cannot_write
 from loadgen.log import logged_to, printable
 from loadgen.model.run import is_id
@@ -70,9 +70,11 @@ from orchestrator.spawn.local import AdoptedWorkers, Entry, ExternalSpawner, Loc
 from orchestrator.spawn.spawner import Spawner, worker_environment
 from orchestrator.upload import SpoolAccess
 from orchestrator.warehouse import (
+    FINAL_CHECK_ATTEMPTS,
     TargetWarehouse,
     WarehouseWait,
     exclusive_warehouse,
+    held_by_run_only,
     limited_cost,
     require_visible_cost,
 )
@@ -386,7 +388,7 @@ class TakeoverJob(RunJob):
             service = OrchestratorService(
                 self.place,
                 lambda run_id: self._spawner(self.place, run_id),
-                disturbances=disturbances,
+                disturbances=lambda: self._disturbances(disturbances),
                 circumstances=circumstances,
                 clock=self.clock,
                 waits=self._run_waits,
@@ -400,6 +402,26 @@ class TakeoverJob(RunJob):
             with logged_to(self.output / LOG_FILE):
                 finished = service.take_over(self.run_id, lambda snapshot: self._show_snapshot(self.run_id, snapshot))
                 return self._reported(self.place, finished)
+
+    def _disturbances(self, since_takeover: Disturbances) -> list[str]:
+        """What has disturbed the run on its warehouse, also before the takeover: the lost leader cannot tell."""
+        found = list(since_takeover())
+        return found if NOT_ALONE in found or self._was_alone() else [NOT_ALONE, *found]
+
+    def _was_alone(self) -> bool:
+        """Whether the stored leases show that no other run used the warehouse. False also if they cannot be read."""
+        key = TargetWarehouse.of_profile(target_profile(self.scenario, None)).key
+        retries = RetryPolicy(stop=threading.Event(), attempts=FINAL_CHECK_ATTEMPTS, clock=self.clock)
+        try:
+            with closing(ControlSession(self.place, role="warehouse-lease")) as session:
+                run = retries.call(lambda: run_status.read(session, self.run_id))
+                held = retries.call(lambda: run_leases.every(session, key))
+                led = retries.call(lambda: run_leases.every(session, self.run_id))
+        except LoadgenError:
+            return False
+        if run is None or run.start_time is None:
+            return run is not None  # nothing was measured
+        return held_by_run_only(held, led, self.scenario.name, run.created_at, run.start_time)
 
     def _spawner(self, place: ControlPlaneLocation, run_id: str) -> Spawner:
         """A spawner for workers that are running already."""

@@ -85,7 +85,7 @@ class Leader:
         on_wait: Callable[[str], None] = lambda _: None,  # called with the reason of a wait
     ) -> None:
         self._run_id, self._spawner = run_id, spawner
-        self._clock, self._on_snapshot = clock, on_snapshot
+        self._clock, self._on_snapshot, self._on_wait = clock, on_snapshot, on_wait
         timing = scenario.timing
         workers = scenario.load.workers
         assert workers is not None, "the number of workers is settled before a run is created"
@@ -233,6 +233,7 @@ class Leader:
         run."""
         publishes = self._known is not None
         view, run = self._observe()
+        self.leadership.require_trust()  # the control plane answers: another process may lead the run by now
         self._state, actions = decide(self._state, view, self._policy)
         if self._state.ending is not None and self.stopped_s is None and view.zero_s is not None:
             self.stopped_s = view.now_s - view.zero_s
@@ -278,7 +279,10 @@ class Leader:
         run = known or self._read()
         self._publisher.latencies_s.extend([] if known else [self._now_s() - began_s])
         if run.status.is_terminal:  # another process considered this leader lost, and recovered the run
-            raise RunFailed(f"run {self._run_id} was ended by another process: {run.status}, {run.reason}")
+            raise RunFailed(
+                f"run {self._run_id} was ended by another process: {run.status}, {run.reason}",
+                remedy=f"`loadgen report {self._run_id}` shows its result.",
+            )
         if run.status is RunStatus.RUNNING and self._publisher.zero is None:
             self._publisher.read_published()  # another leader has started the run meanwhile
         now_s = self._observe_workers(run.status, ends)
@@ -411,6 +415,7 @@ class Leader:
 
     def _reclaim(self, error: Fenced) -> None:
         event(log, logging.WARNING, "lease_lost", what=str(error))
+        self._on_wait("the lease of the run was lost: claiming it again, unless another process leads the run now")
         self.leadership.reclaim(self._woken)
         self._tick_succeeded()
 

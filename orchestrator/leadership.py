@@ -94,16 +94,18 @@ class Leadership:
         lost = self.term
         self.resign(releasing=False)
         owner = run_leases.new_owner()
+        by = "another process now"
         for _ in range(round((2 * self._times.ttl_s + run_leases.TAKEOVER_MARGIN_S) / RECLAIM_PERIOD_S)):
             if self._claim(owner):
                 event(log, logging.WARNING, "lease_reclaimed", epoch=self.term.epoch)
                 return
             holder = self._retries.call(lambda: run_leases.read(self._session, self._run_id))
             if holder is not None and holder.remaining_ms > 0 and holder.epoch > lost.epoch:
+                by = f"another process now: {run_leases.describe_owner(holder.owner)}"
                 break
             self._clock.wait(woken, RECLAIM_PERIOD_S)
             woken.clear()
-        raise Fenced(f"run {self._run_id} is led by another process now")
+        raise Fenced(f"run {self._run_id} is led by {by}", remedy=f"`loadgen watch {self._run_id}` shows it.")
 
     def _claim(self, owner: str) -> bool:
         claimed_ns = self._clock.monotonic_ns()

@@ -52,6 +52,7 @@ from orchestrator.run_result import (
     login_counts,
     measured_nothing,
     missing_load_causes,
+    outage_cause,
     planned_until_s,
     session_counts,
     stage_results,
@@ -134,7 +135,8 @@ def judge_run(
         merged = gathered.step(search.decisive_step)
         deciding = {step.number for step in search.deciding_steps}
         gaps += () if search.obstacle is None else (search.obstacle,)
-    client = judge_client(client_parts(gathered, deciding), shares_machine=scenario.connection == EMBEDDED)
+    outage, is_here = outage_cause(ended.connections), scenario.connection == EMBEDDED
+    client = judge_client(client_parts(gathered, deciding), shares_machine=is_here, outage=outage)
     timing = judge_timing(gathered.windows, gathered.warmups, plan, steps=deciding)
     planned_s = 0.0 if plan.ends_s is None else plan.ends_s - plan.measures_s
     checked = limits.complete(merged, gathered.measured_s, planned_s)
@@ -158,7 +160,6 @@ def judge_run(
     seen += [*timing.warnings, *_load_warnings(delivered, merged, replay=scenario.load.replay is not None)]
     seen += dropped_warnings(ended.results, ended.workers)
     warnings = run_warnings(scenario, seen, shared=known.shared_warehouse)
-    found = {"warnings": warnings, "driver_lightened": driver_lightened(ended.results)}
     return RunFacts(
         run_id=run.run_id,
         scenario=scenario.name,
@@ -175,7 +176,7 @@ def judge_run(
         open_loop=open_loop,
         stages=stage_results(scenario.load.stages, gathered, ended.stage_starts_s),
         find_max=None if search is None else search.result(gathered.step, valid=not invalid),
-        environment={**known.environment, **found},
+        environment={**known.environment, "warnings": warnings, "driver_lightened": driver_lightened(ended.results)},
         aborted=known.aborted,
         signal=known.signal,
         sessions=session_counts(ended.results) if scenario.sessions.count else None,

@@ -20,7 +20,14 @@ from loadgen.control.tables.run_control_events import PastEvent
 from loadgen.control.tables.run_status import Run
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError
-from loadgen.metrics.connections import ConnectionFailure, LoginCounts, ReconnectReason, failure_data, read_logins
+from loadgen.metrics.connections import (
+    PLANNED,
+    ConnectionFailure,
+    LoginCounts,
+    ReconnectReason,
+    failure_data,
+    read_logins,
+)
 from loadgen.metrics.json_fields import JsonFields
 from loadgen.metrics.window import (
     ClientResourceUse,
@@ -150,6 +157,11 @@ def client_parts(gathered: MeasuredWindows, steps: Collection[int] | None = None
                     where=worker_id if len(by_step) == 1 else f"{worker_id} in {part} {step_id}",
                     health=ClientHealth.of(client_effect(own)),
                     service_mean_ms=service_mean_ms(own),
+                    missing_ms=sum(
+                        max(0, time.planned_ms - time.delivered_ms)
+                        for time in (window.connections for window in own)
+                        if time is not None
+                    ),
                 )
             )
     return tuple(parts)
@@ -351,6 +363,20 @@ def _departures(workers: Sequence[WorkerSnapshot], gathered: MeasuredWindows, pl
         if worker.live is not None and worker.live.signal is not None:
             measured_s = math.fsum(window.seconds for window in gathered.windows.get(worker.worker_id, ()))
             yield f"{worker.worker_id} received {worker.live.signal} after {measured_s:.0f} of {planned_s:.0f} s"
+
+
+def outage_cause(connections: Mapping[str, Any]) -> str | None:
+    """Refused logins and lost connections, in a few words. None: there were none."""
+    return "; ".join((*_refusals(connections), *_losses(connections))) or None
+
+
+def _losses(connections: Mapping[str, Any]) -> Iterator[str]:
+    lost = sum(count for reason, count in connections["reopened"].items() if reason not in PLANNED)
+    if lost:
+        last = connections["last_lost"][-1:]
+        code = "" if not last or last[0]["code"] is None else f"{last[0]['code']}: "
+        of = f", the last of {last[0]['worker_id']}: {code}{last[0]['text']}" if last else ""
+        yield f"the server lost {counted(lost, 'connection')}{of}"
 
 
 def _refusals(connections: Mapping[str, Any]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from loadgen.clock import Clock, SystemClock
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlFailed, ControlSession, OpenSession
 from loadgen.control.tables import run_leases, run_status, test_results, value_pools
-from loadgen.control.tables.run_status import NewRun, Run
+from loadgen.control.tables.run_status import Fenced, NewRun, Run
 from loadgen.control.tables.test_results import ResultRow
 from loadgen.errors import LoadgenError, RunFailed
 from loadgen.log import event
@@ -42,7 +42,7 @@ from orchestrator.run_environment import (
 from orchestrator.run_facts import Circumstances, EndedRun, judge_run, read_ended_run
 from orchestrator.run_folder import new_run_id
 from orchestrator.run_result import run_result_row
-from orchestrator.spawn.spawner import Spawner, terminate_gracefully, worker_orders
+from orchestrator.spawn.spawner import Spawner, terminate_gracefully, wait_for_end, worker_orders
 from orchestrator.warehouse import CreditMeter, WarehousePoller, target_warehouse
 
 log = logging.getLogger(__name__)
@@ -158,7 +158,10 @@ class OrchestratorService:
             finished = self._finish(leader, scenario, ending)
             released = finished.unstored is None
             return finished
-        except Exception:
+        except Exception as error:
+            if isinstance(error, Fenced):  # its workers are those of the run that another process leads
+                self._waits(f"{error}; {error.remedy} This process waits for the end of its workers")
+                wait_for_end(spawner, self._clock, self._hurried)
             terminate_gracefully(spawner, scenario.timing, self._clock, self._hurried)
             raise
         finally:

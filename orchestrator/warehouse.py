@@ -12,10 +12,10 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Self
 
@@ -24,7 +24,14 @@ from loadgen.control.lease import LeaseKeeper, LeaseTimes
 from loadgen.control.location import ControlPlaneLocation
 from loadgen.control.session import ControlSession, ParsedRows
 from loadgen.control.tables import run_leases, run_measurements
-from loadgen.control.tables.run_leases import OWNER_MAX, TAKEOVER_MARGIN_S, Lease, LeaseHolder
+from loadgen.control.tables.run_leases import (
+    OWNER_MAX,
+    RELEASED_S,
+    TAKEOVER_MARGIN_S,
+    Lease,
+    LeaseHolder,
+    StoredLease,
+)
 from loadgen.control.tables.run_measurements import WarehousePoll
 from loadgen.errors import Busy, ConfigurationError, LoadgenError, RunFailed
 from loadgen.log import event, printable
@@ -391,7 +398,8 @@ def _number(value: Any) -> int:
 # is prepared, and kept until the run has ended; the lease of a killed run expires.
 #
 # A run that shares the warehouse takes the next epoch although other leases are valid. A run that needs the warehouse
-# exclusively finds at its end that there is a newer epoch.
+# exclusively finds at its end that there is a newer epoch. A leader that has taken a run over finds it in the leases
+# that are stored.
 
 KEY_MAX = 100  # characters; as wide as the column
 WAIT_POLL_S = 1.0
@@ -482,6 +490,28 @@ def _is_newest(term: Lease, place: ControlPlaneLocation, environ: Mapping[str, s
     finally:
         session.close()
     return holder is not None and (holder.epoch, holder.owner) == (term.epoch, term.owner)
+
+
+def held_by_run_only(
+    leases: Sequence[StoredLease], led: Sequence[StoredLease], scenario: str, created_at: datetime, started_at: datetime
+) -> bool:
+    """Whether no other run can have used the warehouse while a run measured that was taken over. Pure.
+
+    `leases`: all leases on the warehouse; `led`: all leases of the run, which was created and has started at these
+    times. Each leader has held the warehouse by its first lease there that had not ended when the run was created. A
+    run whose first lease there is not found cannot show that it was alone.
+    """
+    released = timedelta(seconds=RELEASED_S)
+    unended = [lease for lease in leases if lease.expires_at > created_at - released]
+    own: dict[str, int] = {}
+    for lease in unended:
+        if lease.is_of({run_leases.process_of(one.owner) for one in led}, scenario):
+            own.setdefault(run_leases.process_of(lease.owner), lease.epoch)
+    first = own.get(run_leases.process_of(led[0].owner)) if led else None
+    if first is None:
+        return False
+    others = [lease for lease in leases if lease.epoch not in own.values()]
+    return all(one.epoch < first and one.expires_at <= started_at - released for one in others)
 
 
 def _claim(

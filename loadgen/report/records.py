@@ -144,15 +144,19 @@ def span_for(length_s: float) -> int:
 
 
 def merge_seconds(
-    start: datetime, seconds: Iterable[WorkerSecond], times: StatementTimes | None = None
+    start: datetime,
+    seconds: Iterable[WorkerSecond],
+    times: StatementTimes | None = None,
+    *,
+    measures_s: float | None = None,
 ) -> tuple[RunSecond, ...]:
     """Rows in order of time, up to the last one with a statement. `seconds` must be in order for each worker. Their
-    times by statement are added to `times`."""
-    rows = SecondAggregator(start)
+    times by statement are added to `times`. `measures_s`: when the measurement began, by the plan; None: not known."""
+    rows = SecondAggregator(start, measures_s=measures_s)
     for second in seconds:
-        number = rows.add(second)
-        if times is not None:
-            times.add(number, second)
+        for number, part in rows.place(second):
+            if times is not None:
+                times.add(number, part)
     merged = [rows.second(number) for number in rows.numbers]
     while merged and not merged[-1].executing and not merged[-1].counts.ended:
         merged.pop()  # the load had ended, and only the processes were running
@@ -164,15 +168,21 @@ def merge_seconds(
 class SecondAggregator:
     """Adds the seconds of workers to the rows of their run. The seconds of each worker must come in order."""
 
-    def __init__(self, start: datetime) -> None:
+    def __init__(self, start: datetime, *, measures_s: float | None = None) -> None:
         self._start = start
+        self._measures = None if measures_s is None else floor(measures_s)  # the first row of the measurement
         self._rows: dict[int, _Row] = {}
         self._before: dict[str, tuple[int, str | None]] = {}
         self._logins: dict[str, LoginCounts] = {}
 
     def add(self, second: WorkerSecond) -> int:
-        """Add a second, and return the number of the row with its counts. Its rate is in the row of its time:
-        otherwise a row would show a dip if the counts of one worker are in a neighbouring row."""
+        """Add a second, and return the number of the row with its counts."""
+        return self.place(second)[-1][0]
+
+    def place(self, second: WorkerSecond) -> tuple[tuple[int, WorkerSecond], ...]:
+        """Add a second, and return its parts with the numbers of the rows that have their counts. Its rate is in the
+        row of its time: otherwise a row would show a dip if the counts of one worker are in a neighbouring row. A
+        second whose end alone is of the measurement has two parts: what began in the warm-up stays in its row."""
         last_row, last_phase = self._before.get(second.worker_id, (None, None))
         of_time = number = _row_number(self._start, second, last_row)
         if number == last_row and second.phase not in (last_phase, COOLDOWN):
@@ -181,16 +191,26 @@ class SecondAggregator:
         self._before[second.worker_id] = of_time, second.phase
         partial = last_row is None or (last_phase != second.phase and second.earlier is None)
         self._rows.setdefault(of_time, _Row()).add_rate(second, partial=partial)
-        row = self._rows.setdefault(number, _Row())
-        row.add(second)
+        parts: tuple[tuple[int, WorkerSecond], ...] = ((number, second),)
+        is_moved = number > of_time and second.phase == Phase.MEASUREMENT
+        if is_moved and second.earlier is not None and self._rows[of_time].counted_phase != second.phase:
+            parts = ((of_time, _begun_before(second, second.earlier)), (number, replace(second, earlier=None)))
+        for at, part in parts:
+            self._rows.setdefault(at, _Row()).add(part)
         if second.logins is not None:
-            row.add_logins(second.logins.since(self._logins.get(second.worker_id, LoginCounts())))
+            new = second.logins.since(self._logins.get(second.worker_id, LoginCounts()))
+            self._rows[number].add_logins(new)
             self._logins[second.worker_id] = second.logins
-        return number
+        return parts
 
     def _row_of_phase(self, number: int, phase: str | None) -> int:
         """The number of a row for this phase: the row itself, or a neighbour if another worker has used the row for
         another phase. A row contains samples of one phase only."""
+        if self._measures:
+            if phase == Phase.MEASUREMENT:
+                number = max(number, self._measures)
+            elif phase == Phase.WARMUP and number < self._measures + PHASE_SHIFT_MAX:  # not of a later replacement
+                number = min(number, self._measures - 1)
         for _ in range(PHASE_SHIFT_MAX):
             other = self._rows[number].counted_phase if number in self._rows else None
             if phase not in _LOAD_PHASES or other not in _LOAD_PHASES or other == phase:
@@ -311,6 +331,20 @@ def _row_number(start: datetime, second: WorkerSecond, last_row: int | None) -> 
     following = last_row + 1
     is_next = following - CLOCK_JITTER <= middle_s < following + 1 + CLOCK_JITTER
     return following if is_next else max(floor(middle_s), last_row)
+
+
+def _begun_before(second: WorkerSecond, earlier: EarlierSamples) -> WorkerSecond:
+    """The part of a second of the measurement that had begun in the warm-up, as a part of the warm-up."""
+    return replace(
+        second,
+        phase=Phase.WARMUP.value,
+        statements=earlier.statements,
+        response=reduce(add, earlier.times.values(), EMPTY),
+        cut_off=earlier.cut_off,
+        lag=EMPTY,
+        times=earlier.times,
+        earlier=None,
+    )
 
 
 class _Row:

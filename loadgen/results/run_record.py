@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import reduce
 from math import inf
-from operator import attrgetter
+from operator import add, attrgetter
 from typing import Any, TypeVar
 
 from loadgen.control.session import ControlSession, ParsedRows
@@ -25,9 +26,10 @@ from loadgen.control.tables.test_logs import LogRow
 from loadgen.control.tables.worker_heartbeats import HeartbeatRow
 from loadgen.errors import LoadgenError, RunFailed, UsageError
 from loadgen.log import printable
+from loadgen.metrics.histogram import EMPTY
 from loadgen.metrics.interval import read_custom_metrics
 from loadgen.metrics.json_fields import InvalidMetrics
-from loadgen.metrics.live_metrics import read_live
+from loadgen.metrics.live_metrics import LiveSecond, read_live
 from loadgen.metrics.window import MergedWindows, WindowResult, WindowRow, known_windows, merge
 from loadgen.model.event import SetPhase, SetRunTarget, Start, Stop
 from loadgen.model.run import Phase
@@ -49,6 +51,7 @@ from loadgen.report.records import (
 )
 from loadgen.report.summary import in_order
 from loadgen.results.stored_summary import read_summary
+from loadgen.rules.plan import plan_run
 from loadgen.scenario.frozen import thaw
 from loadgen.scenario.model import Scenario, stage_name
 from loadgen.snowflake.session import RetryPolicy
@@ -93,8 +96,9 @@ def read_record(session: ControlSession, retries: RetryPolicy, name: str) -> Run
     merged, missing = measured_windows(summary, stored, beats)
     scenario = _scenario(config)
     names = () if scenario is None else [statement.name for statement in scenario.workload.statements]
+    measures_s = None if scenario is None else plan_run(scenario.load).measures_s
     times = StatementTimes(_span_s(snapshots, start))
-    seconds = worker_seconds(snapshots, left_out.reasons)
+    seconds = with_last_seconds(worker_seconds(snapshots, left_out.reasons), beats)
     return RunRecord(
         summary=in_order(summary, names),
         template_id=run.template_id,
@@ -103,7 +107,7 @@ def read_record(session: ControlSession, retries: RetryPolicy, name: str) -> Run
         enrichment_status=run.enrichment_status,
         config=config,
         scenario=scenario,
-        seconds=() if start is None else merge_seconds(start, seconds, times),
+        seconds=() if start is None else merge_seconds(start, seconds, times, measures_s=measures_s),
         span_s=times.span_s,
         point_times=times.points,
         merged=merged,
@@ -263,6 +267,39 @@ def worker_seconds(snapshots: Sequence[MetricsSnapshot], left_out: list[str]) ->
             cpu_percent=row.cpu_percent,
             memory_percent=row.memory_percent,
         )
+
+
+def with_last_seconds(stored: Iterable[WorkerSecond], beats: Sequence[HeartbeatRow]) -> Iterator[WorkerSecond]:
+    """The stored seconds, then those that only the last heartbeat of a worker has: a worker that was killed has not
+    stored its newest seconds, but they are in its last heartbeat, and so in the result."""
+    newest: dict[str, WorkerSecond] = {}
+    for second in stored:
+        newest[second.worker_id] = second
+        yield second
+    for row in beats:
+        worker_id, last = row.identity.worker_id, newest.get(row.identity.worker_id)
+        for one in _seconds_of(row.beat.live_metrics):
+            if last is None or one.ended_at - timedelta(seconds=one.seconds / 2) > last.ended_at:
+                yield WorkerSecond(
+                    worker_id=worker_id,
+                    ended_at=one.ended_at,
+                    seconds=one.seconds,
+                    phase=one.phase.value,
+                    statements=one.statements,
+                    response=reduce(add, one.times.values(), EMPTY),
+                    cut_off=one.cut_off,
+                    times=one.times,
+                    earlier=one.earlier,
+                    executing=one.executing,
+                    target=0 if last is None else last.target,  # not part of a heartbeat's seconds
+                )
+
+
+def _seconds_of(live_metrics: str | None) -> Sequence[LiveSecond]:
+    try:
+        return read_live(live_metrics).seconds if live_metrics else ()
+    except InvalidMetrics:  # measured_windows() has reported it
+        return ()
 
 
 def _span_s(snapshots: Sequence[MetricsSnapshot], start: datetime | None) -> int:

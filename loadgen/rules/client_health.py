@@ -8,7 +8,8 @@
                                undecided: INVALID, not failed
     gaps                       lateness of 500 ms or more: the process was paused. Above 1 % of the time INVALID
     client lag, mean           open loop: how late the client sent what was due, since a connection became free; since
-                               it was due, if a connection was missing then. Judged like the mean lateness
+                               it was due, if a connection was missing then. Judged like the mean lateness. If the
+                               server refused or lost connections, the reason names that and not the client
     pauses                     lateness of 100 ms or more, summed up. Above 1 % of the time it may determine p99: a
                                warning. Above 5 % it may determine p95, whatever the service time: INVALID
 
@@ -23,7 +24,7 @@ from dataclasses import field, replace
 from loadgen.metrics.percentile import rank_of
 from loadgen.metrics.window import ClientResourceUse
 from loadgen.model.threshold import Operator, ThresholdCheck, ThresholdMetric
-from loadgen.units import NS_PER_MS
+from loadgen.units import MS_PER_S, NS_PER_MS
 from loadgen.values import dataclass
 
 CPU_WARN_PERCENT = 60.0  # of one core, per worker
@@ -98,6 +99,21 @@ class ClientHealth:
 
     def saturation(self, service_mean_ms: float | None) -> str | None:
         """Why the client, and not the server, may have limited the result; None: the client did not."""
+        late = self.sends_late(service_mean_ms)
+        late = None if late is None else f"{late}, because it was busy or connections were missing"
+        return self.process_limit(service_mean_ms) or late
+
+    def sends_late(self, service_mean_ms: float | None) -> str | None:
+        """The client lag, if it is too large."""
+        sent_late_ms = self.sent_late_mean_ms or 0.0
+        if not service_mean_ms or sent_late_ms <= max(LATE_INVALID_MS, LATE_INVALID_FRACTION * service_mean_ms):
+            return None
+        share = f"{100 * sent_late_ms / service_mean_ms:.0f} % of the mean service time"
+        most = f"at most {100 * LATE_INVALID_FRACTION:.0f} %"
+        return f"sent statements {sent_late_ms:.1f} ms late on average, {share} ({most})"
+
+    def process_limit(self, service_mean_ms: float | None) -> str | None:
+        """Why the process of the worker may have limited the result, whatever its connections did."""
         cpu_percent, late_ms = self._busiest_percent, self.wakeup_mean_ms
         if cpu_percent >= CPU_INVALID_PERCENT:
             when = "" if cpu_percent == self.cpu_percent_of_core else " in its busiest minute"
@@ -107,12 +123,6 @@ class ClientHealth:
         if (self.paused_percent or 0.0) > PAUSED_INVALID_PERCENT:
             most = f"at most {PAUSED_INVALID_PERCENT:.0f} %"
             return f"was paused again and again, for {self.paused_percent:.1f} % of the time ({most})"
-        sent_late_ms = self.sent_late_mean_ms or 0.0
-        if service_mean_ms and sent_late_ms > max(LATE_INVALID_MS, LATE_INVALID_FRACTION * service_mean_ms):
-            share = f"{100 * sent_late_ms / service_mean_ms:.0f} % of the mean service time"
-            most = f"at most {100 * LATE_INVALID_FRACTION:.0f} %"
-            late = f"sent statements {sent_late_ms:.1f} ms late on average, {share} ({most})"
-            return f"{late}, because it was busy or connections were missing"
         fraction = self._late_fraction(service_mean_ms)
         if late_ms is not None and late_ms > LATE_INVALID_MS and fraction > LATE_INVALID_FRACTION:
             return (
@@ -212,6 +222,15 @@ class ClientPart:
     where: str  # "worker-1", or "worker-1 in stage 2"
     health: ClientHealth
     service_mean_ms: float | None
+    missing_ms: int = 0  # connection time that was planned and not delivered
+
+    def outage(self, cause: str | None) -> str | None:
+        """A sentence, if statements were late because connections were missing for this cause: the client is not to
+        blame. None: there is no cause, or the process itself was slow too."""
+        late = self.health.sends_late(self.service_mean_ms)
+        if cause is None or late is None or not self.missing_ms or self.health.process_limit(self.service_mean_ms):
+            return None
+        return f"connections were missing for {self.missing_ms / MS_PER_S:.1f} s: {self.where} {late}; {cause}"
 
     @property
     def limit(self) -> str | None:
@@ -229,28 +248,34 @@ class ClientVerdict:
     warnings: tuple[str, ...]
 
 
-def judge_client(parts: Sequence[ClientPart], *, shares_machine: bool = False) -> ClientVerdict:
-    """Judge every worker in every stage separately. `shares_machine`: the server runs on the machine of the workers."""
-    invalid, warnings = [], []
+def judge_client(
+    parts: Sequence[ClientPart], *, shares_machine: bool = False, outage: str | None = None
+) -> ClientVerdict:
+    """Judge every worker in every stage separately. `shares_machine`: the server runs on the machine of the workers.
+    `outage`: logins that the server refused, or connections that it lost."""
+    invalid, outages, warnings = [], [], []
     for part in parts:
         warning = part.health.warning(part.service_mean_ms)
         if part.health.is_unknown:
             invalid.append(f"whether the client was the limit is not known: {part.where} did not report its own load")
+        elif (missing := part.outage(outage)) is not None:
+            outages.append(missing)
         elif part.limit is not None:
             invalid.append(part.limit)
         elif warning is not None:
             warnings.append(f"{part.where} {warning}: {part.health.advice}")
     health = replace(worst(part.health for part in parts), saturated=bool(invalid))
     texts = list(_few(warnings))
+    reasons = (*_few(invalid), *_few(outages, "connections were missing"))
     if shares_machine and health.taken_cores:
         why = f"the server shares a machine that had no free core ({health.taken_cores})"
         texts.append(f"{why}: it may have answered late; end other processes")
-    return ClientVerdict(health=health, invalid=_few(invalid), warnings=tuple(texts))
+    return ClientVerdict(health=health, invalid=reasons, warnings=tuple(texts))
 
 
-def _few(texts: Sequence[str]) -> tuple[str, ...]:
+def _few(texts: Sequence[str], what: str = "the client had such a problem") -> tuple[str, ...]:
     more = len(texts) - NAMED_MAX
-    return (*texts[:NAMED_MAX], *([f"the client had such a problem {more} more times"] if more > 0 else []))
+    return (*texts[:NAMED_MAX], *([f"{what} {more} more times"] if more > 0 else []))
 
 
 def worst(healths: Iterable[ClientHealth]) -> ClientHealth:

@@ -194,7 +194,7 @@ def _timed(metric: ThresholdMetric, tally: StatementTally) -> _Measured | None:
         case ThresholdMetric.SERVICE_P95:
             return _percentile(metric, *tally.services)
         case ThresholdMetric.LAG_P99:
-            return _percentile(metric, tally.lag)
+            return _percentile(metric, tally.lag, tally.unsent)  # one that was never sent is at least that late
     return _percentile(metric, *tally.responses) if metric in _PER_MILLE else None
 
 

@@ -135,6 +135,12 @@ def terminate_gracefully(spawner: Spawner, timing: TimingSettings, clock: Clock,
             clock.wait(hurried, END_CHECK_S)
 
 
+def wait_for_end(spawner: Spawner, clock: Clock, hurried: threading.Event) -> None:
+    """Wait until all workers have ended by themselves, or until an interrupt."""
+    while spawner.running() and not hurried.is_set():
+        clock.wait(hurried, END_CHECK_S)
+
+
 def is_led_by_another(session: ControlSession, retries: RetryPolicy, run_id: str) -> bool:
     """Whether another process leads the run."""
     holder = retries.call(lambda: run_leases.read(session, run_id))

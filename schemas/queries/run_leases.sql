@@ -28,6 +28,10 @@ SELECT ?, ?, ?, DATEADD(millisecond, ?, SYSDATE());
 SELECT EPOCH, OWNER, DATEDIFF(millisecond, SYSDATE(), EXPIRES_AT) AS REMAINING_MS
 FROM RUN_LEASES WHERE RUN_ID = ? AND EXPIRES_AT > SYSDATE() ORDER BY EXPIRES_AT DESC LIMIT 1;
 
+-- name: every
+-- All leases of a key, in order of their epochs.
+SELECT EPOCH, OWNER, EXPIRES_AT FROM RUN_LEASES WHERE RUN_ID = ? ORDER BY EPOCH;
+
 -- name: renew
 -- 0 rows: the lease has expired, with or without a successor.
 UPDATE RUN_LEASES SET EXPIRES_AT = DATEADD(millisecond, ?, SYSDATE())

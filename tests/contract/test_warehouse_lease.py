@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import pytest
@@ -11,8 +11,10 @@ import pytest
 from loadgen.clock import SystemClock
 from loadgen.control.lease import LeaseTimes
 from loadgen.control.tables import run_leases
+from loadgen.control.tables.run_leases import StoredLease
+from loadgen.control.tables.run_status import server_time
 from loadgen.errors import Busy
-from orchestrator.warehouse import TargetWarehouse, WarehouseWait, exclusive_warehouse
+from orchestrator.warehouse import TargetWarehouse, WarehouseWait, exclusive_warehouse, held_by_run_only
 from tests.control_plane import ControlPlane, retries
 
 pytestmark = pytest.mark.any_driver
@@ -73,3 +75,21 @@ def test_a_lease_is_joined_once_when_its_response_is_lost_and_with_the_next_epoc
 
     assert (other.epoch, mine.epoch) == (1, 2)
     assert [(epoch, owner) for epoch, owner, _ in plane.leases(key)] == [(1, "other"), (2, "mine")]
+
+
+def test_the_stored_leases_of_a_warehouse_tell_the_leader_of_a_takeover_whether_another_run_shared_it(
+    plane, use, request
+):
+    key, began = TargetWarehouse(account="A", name=request.node.name).key, server_time(plane.session)
+    with use("mine"):
+        first = run_leases.every(plane.session, key)
+        with use("beside", share=True):
+            shared = run_leases.every(plane.session, key)
+
+    def alone(held: Sequence[StoredLease]) -> bool:
+        return held_by_run_only(held, first, "mine", began, began)
+
+    assert [lease.owner.partition(" ")[2] for lease in shared] == ["mine", "beside"]
+    assert alone(first)
+    assert not alone(shared)
+    assert not alone(run_leases.every(plane.session, key))  # both are released

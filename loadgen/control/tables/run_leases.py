@@ -16,7 +16,8 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -31,6 +32,8 @@ from loadgen.values import dataclass
 TAKEOVER_MARGIN_S = 10
 assert TAKEOVER_MARGIN_S > CONTROL_STATEMENT_S
 OWNER_MAX = 100  # characters
+RELEASED_S = TAKEOVER_MARGIN_S + 1  # a released lease has been expired for so long: a successor need not wait
+_RANDOM_LENGTH = 12  # characters of a token after the mark of the process
 SHORT_TTL_S = 60.0  # of a lease that is held for a moment, and not renewed
 
 _Q = load_queries("run_leases")
@@ -58,9 +61,22 @@ class LeaseHolder:
         return self.remaining_ms < -TAKEOVER_MARGIN_S * 1000
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredLease:
+    """A row: a lease that may have expired or been released."""
+
+    epoch: int
+    owner: str
+    expires_at: datetime  # naive UTC; a release sets it to RELEASED_S before the release
+
+    def is_of(self, processes: Collection[str], scenario: str) -> bool:
+        """Whether one of these processes (see process_of) holds it on the warehouse of a run of this scenario."""
+        return process_of(self.owner) in processes and scenario.startswith(self.owner.partition(" ")[2])
+
+
 def new_owner() -> str:
     """A unique owner name: after a lost answer the claim is looked up by it."""
-    token = f"{process_mark(os.getpid())}{secrets.token_hex(6)}"
+    token = f"{process_mark(os.getpid())}{secrets.token_hex(_RANDOM_LENGTH // 2)}"
     return f"{socket.gethostname()[: OWNER_MAX - 48]}:{os.getpid()}:{token}"
 
 
@@ -68,6 +84,12 @@ def describe_owner(owner: str) -> str:
     """`process 4711 on build-7`."""
     host, pid, _ = _parts(owner)
     return f"process {printable(pid, 20)} on {printable(host, 80)}"
+
+
+def process_of(owner: str) -> str:
+    """The part of an owner that all leases of one process have in common."""
+    host, pid, token = _parts(owner)
+    return f"{host}:{pid}:{token[:-_RANDOM_LENGTH]}"
 
 
 def is_owner_dead(owner: str) -> bool:
@@ -86,6 +108,12 @@ def _parts(owner: str) -> tuple[str, str, str]:
 def read(session: ControlSession, key: str) -> LeaseHolder | None:
     """The newest lease; None: there was none yet."""
     return _holder(session.fetch(_Q["newest"], key))
+
+
+def every(session: ControlSession, key: str) -> tuple[StoredLease, ...]:
+    """All leases of a key that are stored, in order of their epochs."""
+    rows = session.fetch(_Q["every"], key)
+    return tuple(StoredLease(epoch=int(epoch), owner=owner, expires_at=at) for epoch, owner, at in rows)
 
 
 def unexpired(session: ControlSession, key: str) -> LeaseHolder | None:
@@ -151,7 +179,7 @@ def renew(session: ControlSession, lease: Lease, ttl_s: float) -> bool:
 
 def release(session: ControlSession, lease: Lease) -> None:
     """End the lease, so that a successor need not wait. All other statements of the holder must have ended."""
-    session.execute(_Q["release"], -(TAKEOVER_MARGIN_S + 1) * 1000, lease.key, lease.epoch, lease.owner)
+    session.execute(_Q["release"], -RELEASED_S * 1000, lease.key, lease.epoch, lease.owner)
 
 
 def expire(session: ControlSession, key: str, holder: LeaseHolder) -> None:
@@ -163,7 +191,7 @@ def expire(session: ControlSession, key: str, holder: LeaseHolder) -> None:
 def release_of_dead(session: ControlSession, key: str, holder: LeaseHolder) -> None:
     """End the lease of a process that has ended, without a wait for a successor. Only for keys under which nothing is
     written: the last statements of the process may still execute."""
-    session.execute(_Q["release_of_dead"], -(TAKEOVER_MARGIN_S + 1) * 1000, key, holder.epoch, holder.owner)
+    session.execute(_Q["release_of_dead"], -RELEASED_S * 1000, key, holder.epoch, holder.owner)
 
 
 def _holder(rows: Sequence[tuple[Any, ...]]) -> LeaseHolder | None:

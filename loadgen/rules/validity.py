@@ -490,7 +490,7 @@ UNCERTAIN_MS = 200
 WARMUP_MIN_PERCENT = 95  # of the plan
 WARMUP_LATE_S = 0.2
 WARMUP_CAUSE_S = 0.05  # shorter causes are not named
-NAMED_MAX = 5  # workers
+MORE_WORKERS = "workers had such a problem"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -544,7 +544,7 @@ def judge_timing(
             (invalid if far else warnings).append(worst.words(worker_id, part))
     measured = [worker_id for worker_id, known in judged.items() if known]
     invalid += _short_warmups({worker_id: warmups.get(worker_id, ()) for worker_id in measured}, plan.measures_s)
-    return TimingVerdict(invalid=_few(invalid), warnings=_few(warnings))
+    return TimingVerdict(invalid=tuple(_first(invalid, MORE_WORKERS)), warnings=tuple(_first(warnings, MORE_WORKERS)))
 
 
 def _short_warmups(warmups: Mapping[str, Sequence[WindowResult]], planned_s: float) -> Iterator[str]:
@@ -573,8 +573,3 @@ def _warmup_causes(windows: Sequence[WindowResult], planned_s: float) -> Iterato
         yield f"its process was paused for {gap_s:.1f} s"
     if lost_s - gap_s > WARMUP_CAUSE_S:
         yield "connections were missing"
-
-
-def _few(texts: Sequence[str]) -> tuple[str, ...]:
-    more = len(texts) - NAMED_MAX
-    return (*texts[:NAMED_MAX], *([f"{more} more workers had such a problem"] if more > 0 else []))

@@ -187,7 +187,7 @@ class SecondAggregator:
         of_time = number = _row_number(self._start, second, last_row)
         if number == last_row and second.phase not in (last_phase, COOLDOWN):
             number += 1  # a row with two phases would count statements of the warm-up as measured
-        number = self._row_of_phase(number, second.phase)
+        number = self._row_of_phase(number, second.phase, changes=second.earlier is not None)
         self._before[second.worker_id] = of_time, second.phase
         partial = last_row is None or (last_phase != second.phase and second.earlier is None)
         self._rows.setdefault(of_time, _Row()).add_rate(second, partial=partial)
@@ -203,11 +203,11 @@ class SecondAggregator:
             self._logins[second.worker_id] = second.logins
         return parts
 
-    def _row_of_phase(self, number: int, phase: str | None) -> int:
+    def _row_of_phase(self, number: int, phase: str | None, *, changes: bool) -> int:
         """The number of a row for this phase: the row itself, or a neighbour if another worker has used the row for
-        another phase. A row contains samples of one phase only."""
+        another phase. A row contains samples of one phase only. `changes`: the second has samples of two."""
         if self._measures:
-            if phase == Phase.MEASUREMENT:
+            if phase == Phase.MEASUREMENT and changes:
                 number = max(number, self._measures)
             elif phase == Phase.WARMUP and number < self._measures + PHASE_SHIFT_MAX:  # not of a later replacement
                 number = min(number, self._measures - 1)

@@ -86,7 +86,7 @@ def test_a_run_is_led_on_in_the_middle_of_its_measurement(harness: RunHarness, s
     both = [recover(harness, run.run_id), recover(harness, run.run_id)]
 
     # One of them leads. The other has waited for it, or came when the run was led again.
-    leading, other = sorted(both, key=lambda one: (one.ended() != 0, not one.out or not one.printed["led_on"]))
+    leading, other = sorted(both, key=lambda one: (one.ended() != 0, not one.out or not one.printed.get("led_on")))
     summary = led_on(leading)
     assert (summary["status"], summary["exit_code"], leading.ended()) == ("COMPLETED", 0, 0), leading.said
     if other.ended() == 0:

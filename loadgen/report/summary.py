@@ -246,7 +246,7 @@ def _times(whole: StatementTally, *, open_loop: bool) -> dict[str, Any]:
     response = latency_ms(whole)
     if not open_loop:
         return {"latency_ms": response, "service_ms": response, "lag_ms": {}}
-    return {"latency_ms": response, "service_ms": _times_ms(*whole.services), "lag_ms": _times_ms(whole.lag)}
+    return {"latency_ms": response, "service_ms": _times_ms(*whole.services), "lag_ms": lag_ms(whole)}
 
 
 def _statements(merged: MergedWindows) -> dict[str, Any]:
@@ -319,6 +319,11 @@ def latency_ms(tally: StatementTally) -> dict[str, Any]:
     """Response times; None if there are too few samples. `at_least` lists lower bounds. `cut_off` counts samples
     without an end: statements that timed out, were cancelled, or were never sent."""
     return _times_ms(*tally.responses)
+
+
+def lag_ms(tally: StatementTally) -> dict[str, Any]:
+    """The lag of an open loop. An arrival that was never sent is at least as late as it was old."""
+    return _times_ms(tally.lag, tally.unsent)
 
 
 def _times_ms(times: Histogram, cut_off: Histogram = EMPTY) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.cli.common import echo
+from loadgen.cli.common import StdoutClosed, echo
 from loadgen.errors import EmbeddedServerError, UsageError
 from loadgen.log import printable
 from loadgen.process import raise_priority
@@ -158,7 +159,8 @@ def serve(
     def ready(address: ListenAddress, password_file: Path | None) -> None:
         passwords = NO_PASSWORD if password_file is None else f"{PASSWORD_IN}{password_file}"
         data = NO_DATA if options.engine == "null" else f"{DATA_IN}{options.data_dir}"
-        echo(f"listening on {address.host}:{address.port}\n{passwords}\n{data}")
+        with contextlib.suppress(StdoutClosed):  # server.json names the address too
+            echo(f"listening on {address.host}:{address.port}\n{passwords}\n{data}")
 
     try:
         server.serve(options, ready)

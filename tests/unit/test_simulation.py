@@ -288,7 +288,7 @@ GUARDS = {
 
 # Of the tables that leaders and workers use: statements of other commands.
 OF_OTHERS = {
-    "run_leases": {"join", "unexpired", "expire", "release_of_dead"},
+    "run_leases": {"join", "unexpired", "every", "expire", "release_of_dead"},
     "run_status": {"newest", "listed", "scenarios", "beginning_with"},
     "worker_heartbeats": {"last_beats"},
     "test_results": {"of_scenario"},
